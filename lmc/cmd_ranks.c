@@ -21,6 +21,17 @@ static bool has_option(const lm_cli *cli, const char *name) {
   return o->name != NULL;
 }
 
+// Why ranks have ended that cannot say so themselves.
+static void lost_report(lm_ranks_end *e, int ranks) {
+  if (e->lost)
+    lm_cli_note("lmc: %s\n", e->lost->text);
+  else if (e->silent && e->status == LM_ENV && !lm_ranks_stopped())
+    lm_cli_note("lmc: the %d ranks have ended without a message: one of them was killed before all "
+                "had found each other, or all crashed or were killed\n",
+                ranks);
+  lm_status_free(e->lost);
+}
+
 // Runs the ranks, and runs them again, so often as --restarts says, if one was lost. They then
 // continue from the newest checkpoint, whatever the first ones resumed from.
 static lm_status ranks_repeat(const lm_cli *cli, int ranks, int *status) {
@@ -35,14 +46,11 @@ static lm_status ranks_repeat(const lm_cli *cli, int ranks, int *status) {
   };
   for (int64_t i = 0; i <= most; i++) {
     char **arguments;
-    bool silent;
+    lm_ranks_end end;
     LM_TRY(lm_ranks_arguments(cli->ctx->arena, own, i ? 3 : 2, &arguments));
-    LM_TRY(lm_ranks_start(retry.ranks, arguments, status, &silent));
-    if (silent && *status == LM_ENV && !lm_ranks_stopped())
-      lm_cli_note(
-          "lmc: the %d ranks have ended without a message: one of them was killed before all "
-          "had found each other, or all crashed or were killed\n",
-          retry.ranks);
+    LM_TRY(lm_ranks_start(retry.ranks, arguments, &end));
+    lost_report(&end, retry.ranks);
+    *status = end.status;
     if (*status != LM_ENV || lm_ranks_stopped() || i == most)
       return NULL;
     LM_TRY(lm_ranks_retry_next(cli->ctx, &retry));
@@ -110,28 +118,28 @@ static lm_status failure_of(const lm_cli *cli, const lm_status s) {
   return whole;
 }
 
-static lm_status leave(lm_cli *cli, lm_status s) {
+bool lm_cli_speaks(const lm_cli *cli) {
+  return lm_comm_speaks(cli->comm);
+}
+
+// Behind the report: the launcher may end a rank as soon as another one has ended.
+int lm_cli_leave(lm_cli *cli, lm_status s) {
   lm_comm *c = cli->comm;
-  if (!c)
-    return s;
-  if (!s)
-    s = lm_verdict(cli->ctx);
-  bool first = lm_comm_is_first(c);
-  bool speaks = lm_comm_speaks(c);
-  lm_status failure = s ? failure_of(cli, s) : NULL;
+  int kind = s ? (int)s->kind : LM_OK;
+  bool first = lm_comm_is_first(c), speaks = lm_comm_speaks(c);
+  lm_status failure = c && s ? failure_of(cli, s) : NULL;
   lm_comm_close(c, failure);
-  cli->comm = NULL;
   lm_status_free(failure);
-  if (s && !speaks)
-    _exit(lm_rank_ends((int)s->kind)); // rank 0 reports it; the engine is left as it is
+  lm_status_free(s);
+  if (kind && !speaks)
+    _exit(lm_rank_ends(kind)); // rank 0 reports it; the engine is left as it is
   if (!first)
     cli->interrupted = 0;
-  return s;
+  return kind;
 }
 
 lm_status lm_cli_ranks_run(lm_cli *cli) {
-  if (!has_option(cli, "ranks"))
-    return cli->command->run(cli);
-  LM_TRY(join(cli));
-  return leave(cli, cli->command->run(cli));
+  if (has_option(cli, "ranks"))
+    LM_TRY(join(cli));
+  return cli->command->run(cli);
 }

@@ -74,7 +74,9 @@ void lm_help_print(const lm_command *c, bool markdown);
 
 // Runs the command; one with the option `ranks` by as many, or as one of them.
 lm_status lm_cli_ranks_run(lm_cli *cli);
-bool lm_cli_terminal(const lm_cli *cli); // standard output is a terminal
+bool lm_cli_speaks(const lm_cli *cli);      // this process reports to the user
+int lm_cli_leave(lm_cli *cli, lm_status s); // leaves the other ranks; s: taken; its exit status
+bool lm_cli_terminal(const lm_cli *cli);    // standard output is a terminal
 
 // Prints the diagnostics that were not printed yet to standard error. main does so at the end; a
 // command does so before work that takes long.

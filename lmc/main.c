@@ -89,11 +89,8 @@ static void bug_report(void *user) {
 }
 
 // As JSON it is one of the diagnostics, without a location.
-static int status_report(lm_cli *cli, lm_status s) {
-  if (!s)
-    s = lm_verdict(cli->ctx);
-  int kind = s ? (int)s->kind : LM_OK;
-  const char *whose = kind == LM_BUG_STATUS ? "this is a bug in lmc: " : "";
+static void status_report(const lm_cli *cli, const lm_status s) {
+  const char *whose = s && s->kind == LM_BUG_STATUS ? "this is a bug in lmc: " : "";
   bool has_text = s && *s->text;
   lm_buf hint = {0};
   if (cli->color && !cli->json)
@@ -105,8 +102,6 @@ static int status_report(lm_cli *cli, lm_status s) {
     lm_cli_note("lmc: %s%s\n", whose, s->text);
   fputs(hint.p ? hint.p : "", stderr);
   lm_buf_free(&hint);
-  lm_status_free(s);
-  return kind;
 }
 
 // Whether the reader has closed the pipe, as `| head -1` does.
@@ -130,8 +125,11 @@ int main(int argc, char **argv) {
   lm_cli_events(&cli);
   lm_bug_hook_set(bug_report, &cli.module);
   s = s ? s : dispatch(&cli, argc, argv);
+  s = s ? s : lm_verdict(cli.ctx);
   fflush(stdout);
-  int kind = output_close(status_report(&cli, s));
+  if (lm_cli_speaks(&cli))
+    status_report(&cli, s);
+  int kind = output_close(lm_cli_leave(&cli, s));
   if (!kind && cli.interrupted)
     kind = 128 + cli.interrupted;
   lm_ctx_destroy(cli.ctx);

@@ -118,7 +118,7 @@ lm_status lm_comm_open(const lm_comm_options *o, lm_comm **out) {
   c->rank = launch.rank;
   lm_control_limits limits =
       lm_control_limits_of_environment(launch.by_mpi ? LM_MPI_START_S : TCP_START_S);
-  c->control = lm_control_create(o, limits, c->rank);
+  c->control = lm_control_create(o, limits, c->rank, launch.by_mpi ? launch.rank_variable : NULL);
   lm_status s = launch.by_mpi ? mpi_open(c, &launch) : tcp_open(c, &launch, o, limits.start);
   if (!s)
     s = ranks_join(c);
@@ -131,16 +131,28 @@ lm_status lm_comm_open(const lm_comm_options *o, lm_comm **out) {
 }
 
 // A process that fails leaves the engine as it is: its other ranks do not answer any more.
+static void failed_close(lm_comm *c, lm_status failed) {
+  lm_control_close(c->control, failed);
+  if (c->state && c->engine->drop)
+    c->engine->drop(c->state);
+}
+
+// In the engine, ranks wait for each other again.
+static void ended_close(lm_comm *c) {
+  lm_control_leave(c->control);
+  c->engine->close(c->state);
+  lm_control_close(c->control, NULL);
+}
+
 void lm_comm_close(lm_comm *c, lm_status failed) {
   if (!c)
     return;
   lm_comm_progress_end(c);
   lm_status s = !failed && c->joined ? lm_control_end(c->control) : NULL;
-  lm_control_close(c->control, failed ? failed : s);
-  if (c->joined && !failed && !s)
-    c->engine->close(c->state);
-  else if (c->state && c->engine->drop)
-    c->engine->drop(c->state);
+  if (!failed && !s && c->joined)
+    ended_close(c);
+  else
+    failed_close(c, failed ? failed : s);
   lm_status_free(s);
   comm_free(c);
 }

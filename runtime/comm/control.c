@@ -18,10 +18,9 @@
 #include "runtime/comm/control_state.h"
 
 enum {
-  BEATS_OF_SILENCE = 10,
-  MOST_DELAY_S = 8 // of a rank that reports that the ranks do not find each other
+  BEATS_OF_SILENCE = 10
 };
-#define STOPPED_S 3.0  // between two visits, of which the time counts as stopped
+#define REPORTED 0.8   // of the silence: others report a process that was stopped for as long
 #define HEAD_START 0.2 // of the silence: how long rank 0 may report a failure that it has too
 
 // ---- limits
@@ -301,7 +300,7 @@ static void stuck_check(lm_control *c, double now) {
 // nothing. If only this one was stopped, they have reported it.
 static void forgive(lm_control *c, double now, double stopped) {
   c->moved = now;
-  if (stopped > c->limits.silence)
+  if (stopped > REPORTED * c->limits.silence)
     c->woke = now;
   for (int i = 0; i < c->n_peers; i++)
     c->peers[i].heard = now;
@@ -315,22 +314,6 @@ static void process_end(lm_control *c) {
   lm_buf_puts(&text, c->why);
   pthread_mutex_unlock(&c->lock);
   c->o.end(c->o.user, kind, text.p, speaks);
-  abort();
-}
-
-// The ranks cannot agree who reports it, so they do in their order: when one ends, mpirun ends the
-// others. `stopped`: seconds for which this process did not run.
-static void start_check(lm_control *c, double stopped) {
-  double delay = c->rank < MOST_DELAY_S ? c->rank : MOST_DELAY_S;
-  if (lm_now() - c->begun - stopped <= c->limits.start * 1.25 + delay)
-    return;
-  lm_buf b = {0};
-  lm_buf_printf(&b,
-                "the ranks did not find each other within %g s (LMC_COMM_START): one of them is "
-                "stopped, or its machine cannot be reached",
-                c->limits.start);
-  pthread_mutex_unlock(&c->lock);
-  c->o.end(c->o.user, LM_ENV, b.p, true);
   abort();
 }
 
@@ -380,44 +363,31 @@ static void visit(lm_control *c, struct pollfd *fds, double *visited, double *be
     process_end(c);
 }
 
-// Until the ranks have joined.
-static void start_watch(lm_control *c) {
-  double stopped = 0, seen = lm_now();
-  while (!c->joined && !c->closing) {
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    t.tv_sec += 1;
-    pthread_cond_timedwait(&c->changed, &c->lock, &t);
-    double now = lm_now();
-    stopped += now - seen > STOPPED_S ? now - seen : 0;
-    seen = now;
-    if (!c->joined && !c->closing)
-      start_check(c, stopped);
-  }
-}
-
 static void *watch(void *user) {
   lm_control *c = user;
   pthread_mutex_lock(&c->lock);
-  start_watch(c);
+  lm_control_engine_watch(c);
   struct pollfd *fds = lm_calloc((size_t)c->n_peers + 1, sizeof *fds);
   double visited = lm_now(), beaten = 0;
-  while (!c->closing)
+  while (!c->closing && !c->leaving)
     visit(c, fds, &visited, &beaten);
-  pthread_mutex_unlock(&c->lock);
   lm_free(fds);
+  lm_control_engine_watch(c);
+  pthread_mutex_unlock(&c->lock);
   return NULL;
 }
 
 // ---- opening and closing
 
-lm_control *lm_control_create(const lm_comm_options *o, lm_control_limits limits, int rank) {
+lm_control *lm_control_create(const lm_comm_options *o, lm_control_limits limits, int rank,
+                              const char *siblings) {
   lm_control *c = lm_alloc(sizeof *c);
   sigset_t all, old;
   *c = (lm_control){
       .o = *o,
       .limits = limits,
       .rank = rank,
+      .siblings = siblings,
       .listener = -1,
       .begun = lm_now(),
   };
@@ -498,6 +468,14 @@ static void failure_report(lm_control *c, lm_status why) {
   pthread_mutex_unlock(&c->lock);
   if (!lm_control_is_first(c) && !reported)
     failure_await(c, c->limits.grace);
+}
+
+void lm_control_leave(lm_control *c) {
+  sends_await(c);
+  pthread_mutex_lock(&c->lock);
+  c->leaving = true;
+  lm_control_wake(c);
+  pthread_mutex_unlock(&c->lock);
 }
 
 void lm_control_close(lm_control *c, lm_status failed) {

@@ -37,12 +37,18 @@ lm_control_limits lm_control_limits_of_environment(double start);
 
 typedef struct lm_control lm_control;
 // Starts the thread, which ends the process (options as in comm.h, copied) if `join` has not
-// returned when the limit has passed. rank: of this process, as its launcher says.
-lm_control *lm_control_create(const lm_comm_options *o, lm_control_limits limits, int rank);
+// returned when the limit has passed. rank: of this process, as its launcher says. siblings: the
+// variable that has the rank of each process with the same parent, which then also ends it if one
+// of them is stopped; NULL: the parent may have other processes.
+lm_control *lm_control_create(const lm_comm_options *o, lm_control_limits limits, int rank,
+                              const char *siblings);
 lm_status lm_control_listen(lm_control *c, lm_address *out); // rank 0
 // Connects to rank 0 or, at rank 0, waits for all.
 lm_status lm_control_join(lm_control *c, int rank, int size, const lm_address *a);
-lm_status lm_control_end(lm_control *c);                          // waits until all ranks call it
+lm_status lm_control_end(lm_control *c); // waits until all ranks call it
+// Behind lm_control_end, before the engine is closed: the thread ends the process as before `join`
+// if that takes longer than LMC_COMM_STUCK.
+void lm_control_leave(lm_control *c);
 const lm_control_member *lm_control_members(const lm_control *c); // [size]
 // See lm_comm_close. Frees c.
 void lm_control_close(lm_control *c, lm_status failed);

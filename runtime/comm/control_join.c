@@ -44,8 +44,7 @@ static lm_hello hello_of(const lm_control *c, const uint8_t *cookie) {
   CPU_ZERO(&set);
   sched_getaffinity(0, sizeof set, &set);
   memcpy(h.cookie, cookie, sizeof h.cookie);
-  if (gethostname(h.host, sizeof h.host - 1))
-    strcpy(h.host, "unknown");
+  lm_socket_host(h.host, sizeof h.host);
   h.machine = machine_hash(h.host);
   h.processors = lm_hash(&set, sizeof set, 0);
   return h;

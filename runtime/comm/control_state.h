@@ -55,7 +55,8 @@ struct lm_control {
   bool has_thread;
   pthread_mutex_t lock; // protects everything below
   pthread_cond_t changed;
-  bool joined, closing;
+  const char *siblings;          // lm_control_create
+  bool joined, leaving, closing; // calls that have returned or, of `closing`, begun
   double begun;
   double woke;    // when this process continued that others have reported as stopped; 0: never
   lm_peer *peers; // [size] at rank 0, else one; peers[0] of rank 0 is itself
@@ -85,6 +86,10 @@ static inline bool lm_control_is_first(const lm_control *c) {
 static inline void lm_label_copy(char *to, const char *from) {
   snprintf(to, LM_CONTROL_LABEL, "%s", from);
 }
+
+// Ends the process if the engine opens, or closes, for too long. With the lock held. Returns when
+// the ranks have joined, or the control closes.
+void lm_control_engine_watch(lm_control *c);
 
 // With the lock held.
 void lm_control_failed(lm_control *c, lm_kind kind, const char *text);

@@ -91,7 +91,13 @@ lm_status lm_launch_find(lm_launch *out) {
     int size = number_of(v->size, 0);
     if (!is_set(v) || (size == 1 && out->name))
       continue;
-    *out = (lm_launch){number_of(v->rank, 0), size, v->launcher, v->by_mpi};
+    *out = (lm_launch){
+        .rank = number_of(v->rank, 0),
+        .size = size,
+        .name = v->launcher,
+        .by_mpi = v->by_mpi,
+        .rank_variable = v->rank,
+    };
     if (size == 1)
       continue;
     LM_TRY(several_check(v, out));

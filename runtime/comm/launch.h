@@ -11,6 +11,7 @@ typedef struct lm_launch {
   bool by_mpi;
   const char *address;
   int port, ports;
+  const char *rank_variable; // "RANK"
   uint64_t job; // hash that all processes of the launch share and those of others do not
 } lm_launch;
 

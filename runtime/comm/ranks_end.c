@@ -1,7 +1,6 @@
 // ranks_end.c - see ranks_end.h.
 #include "runtime/comm/ranks_end.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -13,12 +12,16 @@
 #include <unistd.h>
 
 #include "runtime/base/file.h"
+#include "runtime/comm/children.h"
 #include "runtime/comm/comm.h"
 #include "runtime/comm/control.h"
 #include "runtime/comm/start.h"
 
 #define VISIT_S 0.02 // between two calls of waitpid
 #define LOOK_S 0.5   // between two looks at the processes
+// Of the silence behind which ranks report a stopped one themselves: how long --ranks waits, if all
+// are stopped, or if one is after it has left the others.
+#define STOPPED_SILENCES 2.5
 
 int lm_rank_ends(int status) {
   const char *path = getenv(LM_RANKS_ENDS);
@@ -30,36 +33,6 @@ int lm_rank_ends(int status) {
   (void)n; // a rank without a status has failed
   close(fd);
   return status;
-}
-
-// ---- the processes of mpirun
-
-// True if the process runs and its parent is `parent`. The name, in parentheses, may contain any
-// character.
-static bool is_child(const char *process, pid_t parent) {
-  char path[300], text[512] = {0};
-  int ppid = 0;
-  char state = 'Z';
-  snprintf(path, sizeof path, "/proc/%s/stat", process);
-  FILE *f = fopen(path, "r");
-  if (!f)
-    return false;
-  size_t n = fread(text, 1, sizeof text - 1, f);
-  fclose(f);
-  while (n > 0 && text[n - 1] != ')')
-    n--;
-  return sscanf(text + n, " %c %d", &state, &ppid) == 2 && state != 'Z' && ppid == parent;
-}
-
-// True if the process has others, or if that cannot be known.
-static bool has_children(pid_t parent) {
-  DIR *d = opendir("/proc");
-  bool found = !d;
-  for (struct dirent *e; d && !found && (e = readdir(d));)
-    found = *e->d_name >= '0' && *e->d_name <= '9' && is_child(e->d_name, parent);
-  if (d)
-    closedir(d);
-  return found;
 }
 
 // ---- the ranks' statuses
@@ -88,8 +61,11 @@ static double limit_of_environment(void) {
 
 typedef struct watch {
   pid_t mpirun;
-  const char *ends;           // the file of statuses; NULL: none
-  double began, looked, busy; // when, and when it last had processes; busy 0: never
+  int ranks;
+  const char *ends; // the file of statuses; NULL: none
+  double began, looked;
+  double busy; // when mpirun last had processes; 0: never
+  lm_children children;
 } watch;
 
 bool lm_ranks_have_ended(const char *ends) {
@@ -103,7 +79,8 @@ static void look(watch *w) {
   if (now - w->looked < LOOK_S)
     return;
   w->looked = now;
-  if (has_children(w->mpirun) || (!w->busy && w->ends && lm_ranks_have_ended(w->ends)))
+  lm_children_look(&w->children, w->mpirun);
+  if (w->children.any || (!w->busy && w->ends && lm_ranks_have_ended(w->ends)))
     w->busy = now;
 }
 
@@ -121,39 +98,56 @@ static lm_status start_check(const watch *w, double limit) {
                  limit);
 }
 
+static lm_status stopped_check(const watch *w, double limit) {
+  double seconds = lm_children_stopped(&w->children);
+  if (seconds <= limit)
+    return NULL;
+  return lm_fail(LM_ENV, "rank %d (process %d) has been stopped for %.3g s: all ranks were ended",
+                 lm_process_number(w->children.stopped, "OMPI_COMM_WORLD_RANK"),
+                 (int)w->children.stopped, seconds);
+}
+
+static lm_status watch_check(const watch *w, const lm_control_limits *limits) {
+  lm_status s = start_check(w, limits->start);
+  return s ? s : stopped_check(w, STOPPED_SILENCES * limits->silence);
+}
+
 static void visit_pause(void) {
   nanosleep(&(struct timespec){.tv_nsec = (long)(VISIT_S * 1e9)}, NULL);
 }
 
 static void mpirun_end(pid_t mpirun, int *status) {
+  lm_children_kill(mpirun);
   kill(mpirun, SIGKILL);
   waitpid(mpirun, status, 0);
 }
 
-lm_status lm_ranks_wait(pid_t mpirun, int ranks, const char *ends, int *out) {
-  double limit = limit_of_environment();
-  double start = lm_control_limits_of_environment(LM_MPI_START_S).start;
+// The exit status that waitpid has given. The system has taken it where SIGCHLD is ignored.
+static int status_of(const watch *w, pid_t ended, int status) {
+  if (ended < 0)
+    return status_of_ranks(w->ends, w->ranks);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : LM_ENV;
+}
+
+int lm_ranks_wait(pid_t mpirun, int ranks, const char *ends, lm_status *lost) {
+  double lingering = limit_of_environment();
+  lm_control_limits limits = lm_control_limits_of_environment(LM_MPI_START_S);
   watch w = {
       .mpirun = mpirun,
+      .ranks = ranks,
       .ends = ends,
       .began = lm_now(),
   };
   int status = 0;
   pid_t ended;
-  *out = LM_ENV;
   while (!(ended = waitpid(mpirun, &status, WNOHANG)) || (ended < 0 && errno == EINTR)) {
     look(&w);
-    lm_status s = start_check(&w, start);
-    if (s || remains(&w, limit)) {
+    *lost = watch_check(&w, &limits);
+    if (*lost || remains(&w, lingering)) {
       mpirun_end(mpirun, &status);
-      *out = status_of_ranks(ends, ranks);
-      return s;
+      return *lost ? LM_ENV : status_of_ranks(ends, ranks);
     }
     visit_pause();
   }
-  if (ended < 0) // the system has taken its status, where SIGCHLD is ignored
-    *out = status_of_ranks(ends, ranks);
-  else if (WIFEXITED(status))
-    *out = WEXITSTATUS(status);
-  return NULL;
+  return status_of(&w, ended, status);
 }

@@ -14,8 +14,9 @@
 
 // True if one of the ranks has noted its status in the file.
 bool lm_ranks_have_ended(const char *ends);
-// Waits for mpirun, which runs so many ranks. ends: the file; NULL: there is none. *out is the exit
-// status: LM_ENV if a signal has ended mpirun, or if it was killed and a rank has no status. Fails
-// with LM_ENV if mpirun has started no process in the time in which all ranks should have joined.
-lm_status lm_ranks_wait(pid_t mpirun, int ranks, const char *ends, int *out);
+// Waits for mpirun, which runs so many ranks, and returns the exit status: LM_ENV if a signal has
+// ended mpirun, or if it was killed and a rank has no status. ends: the file; NULL: there is none.
+// *lost: why this process has ended them, with LM_ENV: mpirun has started none in the time in which
+// all ranks should have joined, or one was stopped and no rank has reported it. Otherwise NULL.
+int lm_ranks_wait(pid_t mpirun, int ranks, const char *ends, lm_status *lost);
 #endif

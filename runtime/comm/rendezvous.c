@@ -40,8 +40,7 @@ static hello hello_of(const lm_launch *l, const lm_address *own) {
   h.size = l->size;
   h.pid = (int32_t)getpid();
   h.address = *own;
-  if (gethostname(h.host, sizeof h.host - 1))
-    strcpy(h.host, "unknown");
+  lm_socket_host(h.host, sizeof h.host);
   return h;
 }
 

@@ -7,6 +7,7 @@
 #include <ifaddrs.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/socket.h>
@@ -127,4 +128,10 @@ int lm_socket_connect(const char *host, int port) {
     return fd;
   close(fd);
   return -1;
+}
+
+void lm_socket_host(char *name, size_t n) {
+  if (gethostname(name, n))
+    snprintf(name, n, "unknown");
+  name[n - 1] = 0;
 }

@@ -21,4 +21,6 @@ int lm_socket_listen_at(int port);
 // Connects to an IPv4 or IPv6 number in one attempt, of at most two seconds; -1. The socket does
 // not block.
 int lm_socket_connect(const char *host, int port);
+// The name of this machine; "unknown" if it has none.
+void lm_socket_host(char *name, size_t n);
 #endif

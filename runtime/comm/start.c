@@ -135,7 +135,7 @@ bool lm_ranks_stopped(void) {
 }
 
 static lm_status start(int ranks, char *const *argv, const char *session, const char *ends,
-                       int *out_exit) {
+                       lm_ranks_end *out) {
   struct sigaction old[LM_COUNT(SIGNALS)];
   char count[16];
   int report[2], error = 0, status = 0;
@@ -151,28 +151,29 @@ static lm_status start(int ranks, char *const *argv, const char *session, const 
   child = pid;
   close(report[1]);
   ssize_t n = pid > 0 ? read(report[0], &error, sizeof error) : 0;
-  lm_status s = pid > 0 ? lm_ranks_wait(pid, ranks, ends, &status) : NULL;
+  if (pid > 0)
+    status = lm_ranks_wait(pid, ranks, ends, &out->lost);
   child = 0;
   signals_set(old, true);
   close(report[0]);
   lm_free(command);
-  *out_exit = exit_of(status);
+  out->status = exit_of(status);
   if (pid > 0 && n != sizeof error)
-    return s;
-  lm_status_free(s);
+    return NULL;
   errno = pid > 0 ? error : errno;
   return lm_annotate(lm_fail_errno("cannot start mpirun"),
                      "--ranks needs Open MPI (on Debian: apt-get install openmpi-bin)");
 }
 
-lm_status lm_ranks_start(int ranks, char *const *argv, int *out_exit, bool *out_silent) {
+lm_status lm_ranks_start(int ranks, char *const *argv, lm_ranks_end *out) {
   lm_temp_dir session;
   lm_buf ends = {0};
+  *out = (lm_ranks_end){.status = LM_ENV};
   LM_TRY(session_make(&session));
   lm_status s = session.path ? ends_make(session.path, &ends) : NULL;
   if (!s)
-    s = start(ranks, argv, session.path, ends.p, out_exit);
-  *out_silent = ends.n && !lm_ranks_have_ended(ends.p);
+    s = start(ranks, argv, session.path, ends.p, out);
+  out->silent = ends.n && !lm_ranks_have_ended(ends.p);
   lm_buf_free(&ends);
   lm_temp_dir_remove(&session);
   return s;

@@ -532,6 +532,22 @@ static lm_status wait_run(test *t, bool connects) {
   return s;
 }
 
+// Stops where the control channel does not carry beats: before the ranks have found each other, or
+// when all have left it and wait for each other in MPI_Finalize.
+static void early_stop(const char *what) {
+  const char *rank = getenv("OMPI_COMM_WORLD_RANK");
+  if (!strcmp(what, "early") && rank && !strcmp(rank, "1"))
+    raise(SIGSTOP);
+}
+
+static lm_status late_stop(test *t) {
+  if (t->rank != t->size - 1)
+    return NULL;
+  LM_TRY(lm_control_end(t->c->control));
+  raise(SIGSTOP);
+  _exit(2);
+}
+
 static lm_status steps_run(test *t, const char *fault) {
   float x = 1;
   for (int step = 1;; step++) {
@@ -561,6 +577,7 @@ static void end(void *user, lm_kind kind, const char *text, bool speaks) {
 
 static int rank_main(const char *what) {
   test t = {0};
+  early_stop(what);
   lm_status s = lm_comm_open(&(lm_comm_options){end, NULL}, &t.c);
   lm_comm_self p = s ? (lm_comm_self){0} : lm_comm_self_of(t.c);
   t.rank = p.rank;
@@ -574,6 +591,8 @@ static int rank_main(const char *what) {
     s = s ? s : host_try(&t);
     if (!t.rank)
       printf("hash %016llx\n", (unsigned long long)t.hash);
+  } else if (!s && !strcmp(what, "late")) {
+    s = late_stop(&t);
   } else if (!s && !strcmp(what, "stopped")) {
     s = stopped_try(&t);
   } else if (!s && (!strcmp(what, "transfer") || !strcmp(what, "connect"))) {
@@ -683,6 +702,8 @@ int main(int argc, char **argv) {
   int status = ranks_run(3, "reversed", &out);
   expect(status == 1, "planted: the order of sums was not noticed", out.p);
   setenv("LMC_COMM_SILENCE", "1", 1);
+  fault_test("early", 3, 1, 2, WORDS("rank 1 (host ", "has been stopped", "found each other"));
+  fault_test("late", 3, 1, 2, WORDS("rank 2 (host ", "has been stopped", "the end of the run"));
   setenv("LMC_COMM_STUCK", "2", 1);
   fault_test("kill", 3, 2, 2,
              WORDS("rank 2 (host ", "its process has ended", "gradients of step 3"));

@@ -539,8 +539,8 @@ def rank_pid(p, rank, variable="OMPI_COMM_WORLD_RANK"):
 
 
 def test_stopped(run):
-    """SIGSTOP of a rank, after which Open MPI alone waits forever; the same, and SIGKILL, before the ranks have found each other. There is
-    one message: mpirun continues a stopped process to end it, which then finds that the others have gone."""
+    """SIGSTOP of a rank, after which Open MPI alone waits forever; the same, and SIGKILL, before the ranks have found each other; of all ranks,
+    which --ranks notices. There is one message: mpirun continues a stopped process to end it, which then finds that the others have gone."""
     mpi_needed(run)
     file = model(run)
     start = lambda name, **env: run.start("run", file, "--ranks", "2", "--set", "parallel.mesh=(dp = 2)", "-q", "--out", run.path(name), env={**QUICK, **env})
@@ -550,13 +550,20 @@ def test_stopped(run):
         while not victim and p.poll() is None:
             victim = rank_pid(p, rank)
         os.kill(victim, how)
+    p = start("all")
+    for rank in (0, 1):
+        while p.poll() is None and not (victim := rank_pid(p, rank)):
+            pass
+        os.kill(victim, signal.SIGSTOP)
+    first["all"] = (p, 0, None)
     p = start("run")
     wait_for(run.path("run", "step-000004"), p)
     victim = rank_pid(p, 1)
     if victim:
         os.kill(victim, signal.SIGSTOP)
     words = {"run": "is stopped", "killed": "before all had found each other|its process has ended",
-             "stopped at the start": "the ranks did not find each other|is stopped"}
+             "stopped at the start": "rank 0 .* has been stopped for .* before all ranks|the ranks did not find each other|is stopped",
+             "all": "rank [01] .* has been stopped for .* s: all ranks were ended"}
     for name, (p, _, _) in {"run": (p, 1, None), **first}.items():
         out, err = p.communicate(timeout=600)
         if name != "run" or (victim and p.returncode):
@@ -1018,7 +1025,7 @@ def test_kills(run):
     file = model(run)
     ranks(run, 2, file, "-q", "--out", run.path("whole"))
     other = run.write("background.lm", open(file).read().replace("keep = all)", "keep = all, background = on)"))
-    for trial in range(200 if run.nightly else 9):
+    for trial in range(200 if run.nightly else 10):
         folder = run.path(f"trial{trial}")
         p = run.start("run", other if trial & 2 else file, "--ranks", "2", "--set", "parallel.mesh=(dp = 2)", "-q", "--out", folder, env=QUICK)
         wait_for(os.path.join(folder, f"step-{4 * (1 + trial % 3):06d}"), p)
