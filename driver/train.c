@@ -285,6 +285,9 @@ lm_status lm_training_open(lm_training *x, lm_ctx *ctx, const lm_events *events,
   LM_TRY(lm_session_open(&x->s, ctx, events, &o->from));
   LM_TRY(lm_ranks_need(&x->s));
   x->dir = o->dir ? o->dir : x->s.project.recipe->save.dir;
+  if (o->logs && !(x->s.comm && x->dir))
+    return lm_fail(LM_USER, "--logs is for several ranks and a run that has a folder: give %s",
+                   x->dir ? "--ranks N" : "--out DIR");
   LM_TRY(lm_comm_settle(x->s.comm, "the folder of the run", folder_lock(x)));
   LM_TRY(lm_resume_find(&x->s, x->dir, &o->resume, &x->resumption));
   LM_TRY(choices_recall(x));
@@ -356,6 +359,7 @@ static const lm_progress_stage *progress_stages(const lm_session *s) {
 static void run_options_fill(lm_training *x) {
   const lm_session *s = &x->s;
   x->o.trainer = s->execution.trainer;
+  x->o.logs = x->options.logs;
   x->o.comm = s->comm;
   x->o.steps = s->run.steps;
   x->o.seed = s->project.recipe->seed;

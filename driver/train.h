@@ -15,6 +15,7 @@ typedef struct lm_training_options {
   lm_recipe_choice from;
   const char *dir; // the run's folder; NULL: the recipe's, and without `save` nothing is written
   lm_resume_choice resume;
+  bool logs;                // lm_run_options
   bool profile;             // records when each kernel runs
   const char *profile_path; // NULL: profile.json in the run's folder
   FILE *to;                 // receives the status of the training; NULL: nothing

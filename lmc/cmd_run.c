@@ -69,6 +69,7 @@ static lm_status options_read(lm_cli *cli, lm_training *x, lm_training_options *
                              .resume = {.how = lm_args_text(a, "resume", NULL),
                                         .change_model = lm_args_given(a, "change-model")},
                              .samples = shows,
+                             .logs = lm_args_given(a, "logs"),
                              .profile = first && lm_args_given(a, "profile"),
                              .profile_path = lm_args_text(a, "profile", NULL),
                              .terminal = lm_cli_terminal(cli)};

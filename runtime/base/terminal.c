@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
@@ -15,9 +16,15 @@ enum {
   STACK_LEAST = 512 << 10 // bytes
 };
 
+// mpirun gives its processes a terminal, wherever it prints itself, which --ranks says.
+static bool is_terminal(FILE *f) {
+  const char *printed = getenv("LMC_RANKS_TERMINAL");
+  return isatty(fileno(f)) && (!printed || strcmp(printed, "0") != 0);
+}
+
 int lm_terminal_width(FILE *f) {
   struct winsize size;
-  if (!isatty(fileno(f)))
+  if (!is_terminal(f))
     return 0;
   if (ioctl(fileno(f), TIOCGWINSZ, &size) || !size.ws_col)
     return USUAL_WIDTH;
@@ -33,7 +40,7 @@ static bool is_control(unsigned char before, unsigned char c) {
 
 void lm_terminal_write(FILE *to, const char *p, size_t n) {
   static char before; // of an earlier call too, as a token may be one byte
-  bool terminal = isatty(fileno(to));
+  bool terminal = is_terminal(to);
   for (size_t i = 0; i < n; i++) {
     if (terminal && is_control((unsigned char)before, (unsigned char)p[i]))
       fprintf(to, "\\x%02x", (unsigned char)p[i]);

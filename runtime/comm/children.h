@@ -13,8 +13,8 @@ typedef struct lm_children {
   double looked; // when `lm_children_look` was last called
 } lm_children;
 
-// Looks at the children of a process. A process that stays stopped keeps its place, unless the
-// caller itself has not looked for some seconds: it may have been stopped too.
+// Looks at the children of a process. `stopped` remains the same process while it is stopped, and
+// `since` is now if the caller has not looked for some seconds: it may have been stopped too.
 void lm_children_look(lm_children *c, pid_t parent);
 // Seconds for which `stopped` has been stopped; 0: there is none.
 double lm_children_stopped(const lm_children *c);

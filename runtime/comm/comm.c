@@ -220,6 +220,10 @@ void lm_comm_waits(lm_comm *c, const char *label, int64_t bytes) {
     lm_control_waits(c->control, label, bytes);
 }
 
+double lm_comm_waited(const lm_comm *c) {
+  return c ? lm_control_waited(c->control) : 0;
+}
+
 void lm_comm_connects(lm_comm *c, const char *label) {
   if (c)
     lm_control_connects(c->control, label);

@@ -75,6 +75,8 @@ lm_status lm_comm_check(lm_comm *c);
 // bytes: of the messages until the rank moves, whose time at the slowest rate is added to the
 // limit.
 void lm_comm_waits(lm_comm *c, const char *label, int64_t bytes);
+// Seconds for which this rank has waited for others since the ranks have joined.
+double lm_comm_waited(const lm_comm *c);
 void lm_comm_moved(lm_comm *c); // the device has completed a collective, or a part of one
 // This rank is in a call by which devices find each other, for which there is another limit. The
 // label names the call, or the others for which it waits.

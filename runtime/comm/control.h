@@ -64,6 +64,7 @@ lm_status lm_control_check(lm_control *c);
 // This rank waits for others, in a collective of that label; NULL: it computes. Also shown when
 // another rank is lost. bytes: as lm_comm_waits.
 void lm_control_waits(lm_control *c, const char *label, int64_t bytes);
+double lm_control_waited(lm_control *c);                    // see lm_comm_waited
 void lm_control_connects(lm_control *c, const char *label); // see lm_comm_connects
 // Something that this rank waits for has happened.
 void lm_control_progress(lm_control *c);

@@ -14,9 +14,26 @@ lm_status lm_control_check(lm_control *c) {
   return atomic_load(&c->failed) ? failure_of(c) : NULL;
 }
 
+// With the lock held.
+static void waits_set(lm_control *c, bool waits) {
+  double now = lm_now();
+  if (c->own.waits && !waits)
+    c->waited += now - c->waits_since;
+  if (!c->own.waits)
+    c->waits_since = now;
+  c->own.waits = waits;
+}
+
+double lm_control_waited(lm_control *c) {
+  pthread_mutex_lock(&c->lock);
+  double seconds = c->waited;
+  pthread_mutex_unlock(&c->lock);
+  return seconds;
+}
+
 static void waits(lm_control *c, const char *label, double limit) {
   pthread_mutex_lock(&c->lock);
-  c->own.waits = label != NULL;
+  waits_set(c, label != NULL);
   c->own.limit = limit;
   if (label)
     lm_label_copy(c->own.label, label);
@@ -78,7 +95,7 @@ static void call_begin(lm_control *c, const char *what, char *label) {
   c->seq++;
   lm_label_copy(label, what);
   lm_label_copy(c->own.label, what);
-  c->own.waits = true;
+  waits_set(c, true);
   c->own.limit = 0;
 }
 
@@ -94,7 +111,7 @@ lm_status lm_control_agree(lm_control *c, const char *what, const void *own, siz
   }
   lm_control_wake(c);
   lm_status s = result_take(c, label, bytes * (size_t)c->size, all);
-  c->own.waits = false;
+  waits_set(c, false);
   pthread_mutex_unlock(&c->lock);
   return s;
 }
@@ -115,7 +132,7 @@ lm_status lm_control_decide(lm_control *c, const char *what, void *value, size_t
     lm_buf_free(&own);
     lm_control_wake(c);
   }
-  c->own.waits = false;
+  waits_set(c, false);
   pthread_mutex_unlock(&c->lock);
   return s;
 }

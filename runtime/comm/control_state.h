@@ -62,8 +62,9 @@ struct lm_control {
   lm_peer *peers; // [size] at rank 0, else one; peers[0] of rank 0 is itself
   int n_peers;
   lm_beat own;
-  double reported; // the time of the last message that reported a change of `own`
-  uint64_t seq;    // of the last call
+  double waited, waits_since; // seconds of all waits, and when this one began
+  double reported;            // the time of the last message that reported a change of `own`
+  uint64_t seq;               // of the last call
   lm_result *results;
   bool ended; // all ranks have reached the end
   _Atomic bool failed;

@@ -9,6 +9,7 @@
 #include "runtime/train/decisions.h"
 #include "runtime/train/interrupt.h"
 #include "runtime/train/log.h"
+#include "runtime/train/rank_log.h"
 #include "runtime/train/rank_sums.h"
 #include "runtime/train/run_folder.h"
 #include "runtime/train/run_outcome.h"
@@ -142,6 +143,12 @@ static int64_t checkpoints_kept(const lm_run_options *o) {
 static lm_status log_open(lm_run *r) {
   bool writes = r->o->dir && lm_comm_is_first(r->o->comm);
   return writes ? lm_run_log_open(r->o->dir, r->state.step, &r->log) : NULL;
+}
+
+static lm_status rank_log_open(lm_run *r) {
+  const lm_run_options *o = r->o;
+  bool writes = o->dir && o->logs && o->comm;
+  return writes ? lm_rank_log_open(o->dir, o->comm, r->state.step, &r->rank_log) : NULL;
 }
 
 static lm_status folder_lock(lm_run *r) {
@@ -441,6 +448,7 @@ static lm_status step_run(lm_run *r) {
     LM_TRY(lm_run_background_end(r));
   if (r->now.save)
     LM_TRY(save_or_rollback(r, step));
+  LM_TRY(lm_rank_log_step(r->rank_log, step));
   lm_progress_pause(&r->progress);
   return NULL;
 }
@@ -495,6 +503,7 @@ static lm_status train(lm_run *r) {
   LM_TRY(lm_comm_equal(r->o->comm, "the newest checkpoint", (uint64_t)r->state.step));
   LM_TRY(decide(r, LM_AT_END, NULL));
   LM_TRY(lm_comm_settle(r->o->comm, "the folder of the run", folder_prepare(r)));
+  LM_TRY(rank_log_open(r));
   r->out->resumed = r->state.step;
   lm_progress_start(&r->progress, r->state.step);
   while (!r->now.over)
@@ -534,6 +543,7 @@ lm_status lm_run_train(const lm_run_options *o, lm_run_outcome *out) {
   s = lm_run_background_close(&r, s);
   lm_interrupts_release(&signals);
   lm_run_log_close(r.log);
+  lm_rank_log_close(r.rank_log, s);
   if (r.lock)
     close(r.lock);
   if (!s)

@@ -53,6 +53,7 @@ typedef struct lm_run_options {
   int keep;         // maximum number of checkpoints; 0: no limit
   int64_t max_file; // bytes of tensors in a file of a checkpoint; 0: no limit
   bool background;  // checkpoints are written while the run continues; all but the last
+  bool logs;        // each of several ranks writes a log (rank_log.h)
   lm_resume resume;
   const char *resume_path;
   const lm_train_key *keys; // saved with each checkpoint (checkpoint.h)

@@ -12,7 +12,8 @@ typedef struct lm_run {
   lm_arena *arena;
   lm_progress progress;
   lm_checkpoint state;
-  lm_run_log *log;    // NULL: no folder
+  lm_run_log *log;              // NULL: no folder
+  struct lm_rank_log *rank_log; // NULL: none
   const char *newest; // folder of the newest checkpoint that was saved or resumed; NULL: none
   int64_t saved;      // step of the newest checkpoint in the run's own folder; -1: none
   lm_checkpoint_saving *saving; // that is being written in the background; NULL: none

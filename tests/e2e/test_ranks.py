@@ -413,7 +413,7 @@ def test_killed_and_resumed(run):
     mpi_needed(run)
     file = model(run)
     ranks(run, 2, file, "-q", "--out", run.path("whole"))
-    p = run.start("run", file, "--ranks", "2", "--set", "parallel.mesh=(dp = 2)", "--out", run.path("cut"), env=QUICK)
+    p = run.start("run", file, "--ranks", "2", "--logs", "--set", "parallel.mesh=(dp = 2)", "--out", run.path("cut"), env=QUICK)
     wait_for(run.path("cut", "step-000004"), p)
     victim = rank_pid(p, 1)
     if victim:
@@ -422,8 +422,15 @@ def test_killed_and_resumed(run):
     if victim and p.returncode:
         check(p.returncode == 2, f"{p.returncode}: {out}{err}")
         check(len(re.findall(rf"rank 1 \(host {re.escape(socket.gethostname())}, process {victim}\)", err + out)) == 1, err + out)
-    ranks(run, 2, file, "-q", "--out", run.path("cut"))
+    ranks(run, 2, file, "-q", "--logs", "--out", run.path("cut"))
     check(tensors(run.path("cut"), 20) == tensors(run.path("whole"), 20), "the resumed run differs")
+    for rank in (0, 1):
+        log = [json.loads(line) for line in open(run.path("cut", "logs", f"rank-{rank}.jsonl"))]
+        starts, ends = [x for x in log if "from" in x], [x["end"] for x in log if "end" in x]
+        steps = [x for x in log if "step" in x]
+        check([x["rank"] for x in starts] == [rank, rank] and starts[1]["from"] >= 4 and starts[1]["host"] == socket.gethostname(), str(starts))
+        check({x["step"] for x in steps} == {*range(1, 21)} and all(0 <= x["waited"] <= x["seconds"] for x in steps), str(steps))
+        check(sum(x["waited"] for x in steps) > 0 and ends[-1] == "" and all(f"process {victim}" in x for x in ends[:-1] if victim), str(ends))
 
 
 def test_killed_in_the_background(run):
@@ -493,6 +500,8 @@ def test_restarts(run):
     check(p.returncode in (0, 130) and "restarts" not in err, f"{p.returncode}: {err}")
     err = run("run", file, "--restarts", 1, status=1)
     check("--restarts needs --ranks" in err, err)
+    err = run("run", file, "--logs", status=1)
+    check("--logs is for several ranks and a run that has a folder: give --ranks N" in err, err)
 
 
 def test_fewer_ranks(run):
@@ -725,6 +734,8 @@ recipe R {{
     text = [run("generate", run.path("parts"), "--prompt", "line", "-n", 12, "--ranks", 2, env=QUICK) for _ in range(2)]
     check(text[0] == text[1], str(text))
     check("error[E254]" in run("eval", run.path("parts"), "--ranks", 4, status=1, env=QUICK), "another number of ranks")
+    wide = ("generate", run.path("parts"), "--prompt", "line", "-n", 60, "-t", 3)    # has bytes that a terminal would not get
+    check(run(*wide) == run(*wide, "--ranks", 2, env=QUICK), "ranks that write to a pipe write bytes as they are")
 
 
 def test_refused(run):
