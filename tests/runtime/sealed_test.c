@@ -1,10 +1,12 @@
 // Files of the data cache whose hashes are right and whose contents are not: a wrong count or range
-// in a tail makes the file be built again, one in a payload is an error that names the file.
+// in a tail makes the file be built again, one in a payload is an error that names the file. A
+// vocabulary is built again in either case.
 #include <glob.h>
 #include <unistd.h>
 
 #include "runtime/data/feed/data.h"
 #include "runtime/data/read/store.h"
+#include "runtime/data/rows/vocab.h"
 #include "tests/runtime/check.h"
 #include "tests/runtime/files.h"
 
@@ -13,7 +15,10 @@ enum {
   ROWS = 4,
   DOCS_OF_ROW = 4,
   LINES = 12,
-  ALL = 2 * LINES
+  ALL = 2 * LINES,
+  BAD = 2,
+  VOCAB = 270,
+  MORE_VOCAB = 300
 };
 
 static char in_memory[] = "/dev/shm/lm-sealed-XXXXXX"; // files of the cache are synced
@@ -156,7 +161,7 @@ static void test_tails(void) {
   enum { // words of the tails of corpus.c and rows.c
     DOCS = 2,
     READ,
-    BAD,
+    SKIPPED,
     WIDTH,
     MARKED,
     SOURCES,
@@ -175,7 +180,7 @@ static void test_tails(void) {
   } cases[] = {
       {"doc", DOCS, {0, 1, ALL - 1, ALL + 1, UINT64_MAX / 24 + ALL + 1}},
       {"doc", READ, {0, ALL - 1, ALL + 1, UINT64_MAX, 1000}},
-      {"doc", BAD, {0, 1, ALL + 1, UINT64_MAX, 1000}},
+      {"doc", SKIPPED, {0, 1, ALL + 1, UINT64_MAX, 1000}},
       {"doc", WIDTH, {0, 2, 3, 4, UINT64_C(1) << 32}},
       {"doc", MARKED, {1, 2, UINT64_MAX, 1, 1}},
       {"doc", SOURCES, {0, 1, 3, UINT64_MAX, UINT64_MAX - 2}},
@@ -246,6 +251,123 @@ static void test_every_word(const char *ending) {
   CHECK(hash == whole);
 }
 
+// ---- vocabularies
+
+typedef struct {
+  int64_t asked;
+  lm_buf json;
+  lm_data_trained_on on;
+} trained;
+
+static trained vocabulary_train(lm_tokenizer_kind kind, int64_t vocab) {
+  const lm_data_source sources[] = {{LM_SOURCE_JSONL, "a", in_dir("a.jsonl")},
+                                    {LM_SOURCE_JSONL, "b", in_dir("b.jsonl")}};
+  lm_data_options o = {.sources = sources, .n_sources = 2, .cache = in_dir("cache"), .threads = 1};
+  trained x = {.asked = vocab};
+  CHECK_OK(lm_data_tokenizer_train(&o, kind, vocab, &x.json, &x.on));
+  return x;
+}
+
+static void trained_free(trained *x) {
+  lm_buf_free(&x->json);
+  lm_buf_free(&x->on.list);
+}
+
+static bool buf_is_same(const lm_buf *a, const lm_buf *b) {
+  return a->n == b->n && !memcmp(a->p, b->p, a->n);
+}
+
+// The file of the cache is now another one: training again gives what it gave at first.
+static void vocabulary_holds(const trained *first, const char *what, size_t at) {
+  trained x = vocabulary_train(LM_TOKENIZER_BPE, first->asked);
+  if (!buf_is_same(&x.json, &first->json) || !buf_is_same(&x.on.list, &first->on.list) ||
+      x.on.documents != first->on.documents || x.on.unusable != first->on.unusable) {
+    fprintf(stderr, "%s, %zu: %lld of %lld documents, %zu bytes\n%.*s", what, at,
+            (long long)x.on.unusable, (long long)x.on.documents, x.json.n, (int)x.on.list.n,
+            x.on.list.p);
+    exit(1);
+  }
+  trained_free(&x);
+}
+
+// Right hashes, other counts, lists and vocabularies.
+static void test_vocabulary_contents(const trained *first) {
+  static const int64_t right[] = {ALL + BAD, BAD};
+  static const int64_t counts[][2] = {{-1, BAD},
+                                      {0, BAD},
+                                      {1, BAD},
+                                      {BAD, BAD},
+                                      {INT64_MIN, BAD},
+                                      {ALL + BAD, -1},
+                                      {ALL + BAD, 0},
+                                      {ALL + BAD, 3},
+                                      {ALL + BAD, ALL + BAD},
+                                      {ALL + BAD, 100},
+                                      {ALL + BAD, INT64_MIN}};
+  contents c = contents_read("vocab");
+  char *list = (char *)(c.tail + 2), last = list[c.n_tail - 17];
+  size_t whole_tail = c.n_tail;
+  for (size_t i = 0; i < LM_COUNT(counts); i++) {
+    memcpy(c.tail, counts[i], sizeof counts[i]);
+    contents_seal(&c);
+    vocabulary_holds(first, "counts", i);
+  }
+  memcpy(c.tail, right, sizeof right);
+  for (c.n_tail = 0; c.n_tail < whole_tail - 1; c.n_tail += c.n_tail < 16 ? 1 : 7) {
+    contents_seal(&c);
+    vocabulary_holds(first, "bytes of the tail", c.n_tail);
+  }
+  c.n_tail = whole_tail;
+  list[c.n_tail - 17] = 0;
+  contents_seal(&c);
+  list[c.n_tail - 17] = last;
+  vocabulary_holds(first, "a list without an end", 0);
+  c.n_payload -= 10;
+  contents_seal(&c);
+  vocabulary_holds(first, "half a vocabulary", 0);
+}
+
+// The file of another kind, or of more tokens, under the name of the one that was asked for.
+static void test_other_vocabulary(lm_tokenizer_kind kind, int64_t vocab, int64_t asked) {
+  files_remove(in_dir("cache/*.vocab"));
+  trained first = vocabulary_train(LM_TOKENIZER_BPE, asked);
+  char *path = file_find("vocab");
+  CHECK(!unlink(path));
+  trained other = vocabulary_train(kind, vocab);
+  CHECK(!buf_is_same(&other.json, &first.json));
+  CHECK(!rename(file_find("vocab"), path));
+  trained_free(&other);
+  vocabulary_holds(&first, "another vocabulary of", (size_t)vocab);
+  trained_free(&first);
+}
+
+// Shortened or changed in place, without new hashes.
+static void test_vocabulary_damage(const trained *first) {
+  char *path = file_find("vocab");
+  lm_buf file = {0};
+  CHECK_OK(lm_file_read(path, 1 << 20, &file));
+  for (size_t at = 0; at < file.n; at += at + 300 < file.n ? 211 : 5) {
+    char before = file.p[at];
+    CHECK_OK(lm_file_write_atomic(path, file.p, at));
+    vocabulary_holds(first, "bytes of the file", at);
+    file.p[at] ^= 4;
+    CHECK_OK(lm_file_write_atomic(path, file.p, file.n));
+    file.p[at] = before;
+    vocabulary_holds(first, "a changed byte", at);
+  }
+  lm_buf_free(&file);
+}
+
+static void test_vocabulary(void) {
+  trained first = vocabulary_train(LM_TOKENIZER_BPE, VOCAB);
+  CHECK(first.on.documents == ALL + BAD && first.on.unusable == BAD);
+  test_vocabulary_contents(&first);
+  test_vocabulary_damage(&first);
+  trained_free(&first);
+  test_other_vocabulary(LM_TOKENIZER_BPE, MORE_VOCAB, VOCAB);
+  test_other_vocabulary(LM_TOKENIZER_UNIGRAM, MORE_VOCAB, MORE_VOCAB);
+}
+
 int main(void) {
   dir = mkdtemp(in_memory);
   dir = dir ? dir : mkdtemp(on_disk);
@@ -258,6 +380,7 @@ int main(void) {
   test_tails();
   test_every_word("row");
   test_every_word("doc");
+  test_vocabulary();
   files_remove(in_dir("cache/*"));
   CHECK(!rmdir(in_dir("cache")));
   files_remove(in_dir("*"));

@@ -8,6 +8,7 @@
 #include "runtime/base/parallel.h"
 #include "runtime/base/processors.h"
 #include "runtime/data/rows/corpus.h"
+#include "runtime/tokenizer/tokenizer.h"
 #include "runtime/tokenizer/train.h"
 
 enum {
@@ -138,29 +139,63 @@ static void tail_write(const lm_data_trained_on *on, lm_buf *out) {
   lm_buf_add(out, on->list.p, on->list.n);
 }
 
-static void tail_read(const lm_store *store, lm_data_trained_on *on) {
-  counts n;
-  if (store->n_tail < sizeof n)
-    return;
-  memcpy(&n, store->tail, sizeof n);
-  on->documents = n.documents;
-  on->unusable = n.unusable;
-  lm_buf_add(&on->list, store->tail + sizeof n, store->n_tail - sizeof n);
+// True if the list has a line for each of the first unusable documents. A path may hold line
+// breaks, so there may be more lines.
+static bool list_is_valid(int64_t unusable, const char *list, size_t n) {
+  int64_t lines = 0;
+  for (size_t i = 0; i < n; i++)
+    lines += list[i] == '\n';
+  if (!n || !unusable)
+    return !n && !unusable;
+  return list[n - 1] == '\n' && !memchr(list, 0, n) &&
+         lines >= (unusable < LISTED ? unusable : LISTED);
 }
 
-static lm_status found(const lm_data_options *o, const char *path, lm_buf *out,
-                       lm_data_trained_on *on, bool *out_found) {
+// The hashes of a file only tell that it is as it was sealed.
+static bool counts_are_valid(const counts *n) {
+  bool usable = !n->documents || n->unusable < n->documents; // usable_check
+  return usable && n->unusable >= 0 && n->unusable <= n->documents;
+}
+
+// False: the tail is not one that tail_write made.
+static bool tail_read(const lm_store *store, lm_data_trained_on *on) {
+  counts n;
+  if (store->n_tail < sizeof n)
+    return false;
+  memcpy(&n, store->tail, sizeof n);
+  const char *list = store->tail + sizeof n;
+  size_t n_list = store->n_tail - sizeof n;
+  if (!counts_are_valid(&n) || !list_is_valid(n.unusable, list, n_list))
+    return false;
+  on->documents = n.documents;
+  on->unusable = n.unusable;
+  lm_buf_add(&on->list, list, n_list);
+  return true;
+}
+
+static bool is_vocabulary(const char *text, size_t n, lm_tokenizer_kind kind, int64_t vocab) {
+  lm_tokenizer *t = NULL;
+  lm_status s = lm_tokenizer_parse(text, n, "the cache", &t);
+  bool fits = !s && t->kind == kind && t->vocab <= vocab;
+  if (!s)
+    lm_tokenizer_destroy(t);
+  lm_status_free(s);
+  return fits;
+}
+
+// A file that is damaged or does not fit counts as absent.
+static lm_status found(const lm_data_options *o, const char *path, lm_tokenizer_kind kind,
+                       int64_t vocab, lm_buf *out, lm_data_trained_on *on, bool *out_found) {
   lm_store *store;
+  *out_found = false;
   LM_TRY(lm_store_open(path, o->threads, &store));
-  *out_found = store != NULL;
   if (!store)
     return NULL;
   char *text = lm_alloc(store->n);
   lm_status s = lm_store_read(store, 0, store->n, text);
-  if (!s) {
+  *out_found = !s && is_vocabulary(text, store->n, kind, vocab) && tail_read(store, on);
+  if (*out_found)
     lm_buf_add(out, text, store->n);
-    tail_read(store, on);
-  }
   lm_free(text);
   lm_store_close(store);
   return s;
@@ -176,7 +211,8 @@ static lm_status train_and_keep(const lm_data_options *o, const lm_file_list *fi
   size_t before = out->n;
   lm_temps_clean(o->cache);
   LM_TRY(lm_store_writer_create(path, &to));
-  lm_status s = found(o, path, out, on, &there); // by another process, while we waited for the lock
+  // by another process, while this one waited for the lock
+  lm_status s = found(o, path, kind, vocab, out, on, &there);
   if (!s && !there)
     s = train(o, files, kind, vocab, out, on);
   if (!s && !there)
@@ -205,7 +241,7 @@ static lm_status vocabulary_get(const lm_data_options *o, const lm_file_list *fi
   const char *path = lm_cache_path(a, o->cache, key, "vocab");
   lm_status s = lm_dir_make_private(o->cache);
   if (!s)
-    s = found(o, path, out, on, &there);
+    s = found(o, path, kind, vocab, out, on, &there);
   if (!s && !there)
     s = train_and_keep(o, files, kind, vocab, path, out, on);
   lm_arena_destroy(a);
