@@ -13,7 +13,8 @@
 
 enum {
   USUAL_WIDTH = 80,
-  STACK_LEAST = 512 << 10 // bytes
+  STACK_LEAST = 512 << 10, // bytes
+  STACK_HELD = 1 << 20
 };
 
 // mpirun gives its processes a terminal, wherever it prints itself, which --ranks says.
@@ -79,12 +80,23 @@ void lm_print_report(FILE *to, bool json, lm_buf *text) {
   lm_buf_free(text);
 }
 
+// The stack grows as it is used, and where the address space is limited a process ends with a
+// signal if it cannot. So it grows to this size at the start, where a lack of space is reported.
+__attribute__((noinline)) static void stack_hold(size_t bytes) {
+  lm_memory_expect(2 * bytes);
+  *(volatile char *)__builtin_alloca(bytes) = 0;
+}
+
 static lm_status stack_check(void) {
   struct rlimit stack;
-  if (getrlimit(RLIMIT_STACK, &stack) || stack.rlim_cur >= STACK_LEAST)
+  if (getrlimit(RLIMIT_STACK, &stack))
     return NULL;
-  return lm_fail(LM_ENV, "the stack is limited to %llu kB (ulimit -s); it must have %d kB",
-                 (unsigned long long)stack.rlim_cur >> 10, STACK_LEAST >> 10);
+  if (stack.rlim_cur < STACK_LEAST)
+    return lm_fail(LM_ENV, "the stack is limited to %llu kB (ulimit -s); it must have %d kB",
+                   (unsigned long long)stack.rlim_cur >> 10, STACK_LEAST >> 10);
+  // arguments and the environment take up to a quarter of a small stack
+  stack_hold(stack.rlim_cur / 2 < STACK_HELD ? stack.rlim_cur / 2 : STACK_HELD);
+  return NULL;
 }
 
 lm_status lm_process_prepare(void) {

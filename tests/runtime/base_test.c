@@ -2,10 +2,13 @@
 // answers (kat_vectors).
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "runtime/base/base.h"
 #include "runtime/base/philox.h"
+#include "runtime/base/terminal.h"
 #include "runtime/base/utf8.h"
 #include "tests/runtime/check.h"
 
@@ -178,7 +181,29 @@ static void test_shortest(void) {
   }
 }
 
+__attribute__((noinline)) static void stack_use(void) {
+  volatile char deep[240 << 10];
+  for (size_t i = sizeof deep; i-- > 0;)
+    deep[i] = 0;
+}
+
+// Without address space left the stack has its usual size, else the child ends with a signal.
+static void test_stack(void) {
+  int status;
+  pid_t child = fork();
+  if (!child) {
+    lm_status s = lm_process_prepare();
+    struct rlimit none = {1 << 20, 1 << 20};
+    if (s || setrlimit(RLIMIT_AS, &none))
+      _exit(1);
+    stack_use();
+    _exit(0);
+  }
+  CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && !WEXITSTATUS(status));
+}
+
 int main(void) {
+  test_stack(); // before others use the stack
   test_arena();
   test_shortest();
   test_intern();
