@@ -52,8 +52,8 @@ static lm_status tilings_write(lm_arena *a, const lm_cpu_info *cpu, const lm_gem
   lm_buf_json(&head, cpu->onednn);
   if (pinned_by)
     lm_tune_step_pin(pinned_by, &head);
-  lm_status s =
-      lm_tune_list_write(path, head.p, tilings->n, written_print, &(written){tilings, !pinned_by});
+  lm_status s = lm_tune_list_write(path, pinned_by, head.p, tilings->n, written_print,
+                                   &(written){tilings, !pinned_by});
   lm_buf_free(&head);
   return s;
 }
@@ -157,10 +157,10 @@ static lm_status cache_path(lm_arena *a, const lm_cpu_info *cpu, int threads, co
   return NULL;
 }
 
-// A file that cannot be read counts as absent.
+// A file that cannot be read or trusted counts as absent.
 static lm_gemm_tilings cache_read(lm_arena *a, const lm_cpu_info *cpu, const char *path) {
   lm_gemm_tilings tilings = {0};
-  lm_status s = access(path, R_OK) ? NULL : tilings_read(a, cpu, NULL, path, &tilings);
+  lm_status s = tilings_read(a, cpu, NULL, path, &tilings);
   if (s)
     tilings = (lm_gemm_tilings){0};
   lm_status_free(s);

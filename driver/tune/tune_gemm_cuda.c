@@ -45,7 +45,8 @@ static lm_status choices_write(const lm_cuda_choices *c, const lm_session *pinne
   lm_buf_printf(&head, ", \"cublaslt\": %llu", (unsigned long long)c->version);
   if (pinned_by)
     lm_tune_step_pin(pinned_by, &head);
-  lm_status s = lm_tune_list_write(path, head.p, c->n, written_print, &(written){c, !pinned_by});
+  lm_status s =
+      lm_tune_list_write(path, pinned_by, head.p, c->n, written_print, &(written){c, !pinned_by});
   lm_buf_free(&head);
   return s;
 }
@@ -133,9 +134,9 @@ lm_status lm_tune_gpu_find(lm_session *s) {
   const char *path;
   *c = choices_none(s);
   LM_TRY(cache_path(s, &path));
-  lm_status status = access(path, R_OK) ? NULL : choices_read(NULL, path, c);
+  lm_status status = choices_read(NULL, path, c);
   if (status)
-    *c = choices_none(s); // a file that cannot be read counts as absent
+    *c = choices_none(s); // a file that cannot be read or trusted counts as absent
   lm_status_free(status);
   return NULL;
 }

@@ -41,16 +41,18 @@ static lm_status cache_path(const lm_session *s, const lm_buf *plan, const char 
 }
 
 static bool cache_read(lm_session *s, const char *path) {
-  json_t *j;
+  json_t *j = NULL;
   lm_variant v = {0};
+  lm_buf text = {0};
   double gain;
-  lm_status none =
-      access(path, R_OK) ? lm_fail(LM_ENV, "absent") : lm_json_read(path, MAX_BYTES, &j);
-  bool ok = !none && lm_variant_read(s->project.ctx->arena, j, &v, &gain);
+  lm_status none = lm_cache_file_read(path, MAX_BYTES, &text);
   if (!none)
-    json_decref(j);
+    none = lm_json_parse(text.p, text.n, path, &j);
+  bool ok = !none && lm_variant_read(s->project.ctx->arena, j, &v, &gain);
   if (ok)
     lm_tune_step_set(s, &v, gain);
+  json_decref(j);
+  lm_buf_free(&text);
   lm_status_free(none);
   return ok;
 }

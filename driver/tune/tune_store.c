@@ -10,8 +10,8 @@ enum {
   MOST_BYTES = 16 << 20
 };
 
-lm_status lm_tune_list_write(const char *path, const char *head, uint32_t n,
-                             bool (*print)(const void *user, uint32_t i, lm_buf *b),
+lm_status lm_tune_list_write(const char *path, const lm_session *pinned_by, const char *head,
+                             uint32_t n, bool (*print)(const void *user, uint32_t i, lm_buf *b),
                              const void *user) {
   lm_buf b = {0};
   lm_buf gemm = {0};
@@ -26,7 +26,8 @@ lm_status lm_tune_list_write(const char *path, const char *head, uint32_t n,
     between = ",\n";
   }
   lm_buf_puts(&b, "\n]}\n");
-  lm_status s = lm_cache_file_write(path, b.p, b.n);
+  lm_status s =
+      pinned_by ? lm_file_write_atomic(path, b.p, b.n) : lm_cache_file_write(path, b.p, b.n);
   lm_buf_free(&gemm);
   lm_buf_free(&b);
   return s;
@@ -58,9 +59,15 @@ static lm_status tune_store_parse(const char *path, json_t *j, const lm_tune_rea
 }
 
 lm_status lm_tune_list_read(const char *path, const lm_tune_reader *r) {
-  json_t *j;
-  LM_TRY(lm_json_read(path, MOST_BYTES, &j));
-  lm_status s = tune_store_parse(path, j, r);
+  json_t *j = NULL;
+  lm_buf text = {0};
+  lm_status s = r->pinned_by ? lm_file_read(path, MOST_BYTES, &text)
+                             : lm_cache_file_read(path, MOST_BYTES, &text);
+  if (!s)
+    s = lm_json_parse(text.p, text.n, path, &j);
+  if (!s)
+    s = tune_store_parse(path, j, r);
   json_decref(j);
+  lm_buf_free(&text);
   return s;
 }

@@ -11,9 +11,9 @@
 
 #include "driver/session.h"
 
-// head: "\"gpu\": …". print appends GEMM i; false: it is left out.
-lm_status lm_tune_list_write(const char *path, const char *head, uint32_t n,
-                             bool (*print)(const void *user, uint32_t i, lm_buf *b),
+// head: "\"gpu\": …". print appends GEMM i; false: it is left out. pinned_by: as of lm_tune_reader.
+lm_status lm_tune_list_write(const char *path, const lm_session *pinned_by, const char *head,
+                             uint32_t n, bool (*print)(const void *user, uint32_t i, lm_buf *b),
                              const void *user);
 
 // head reads the members before the list, then gemm reads each element; false: it is malformed.
@@ -26,7 +26,7 @@ typedef struct lm_tune_reader {
   bool (*gemm)(void *user, json_t *gemm);
   void *user;
   // the session whose tuned.json this is, which also holds the variant of its steps
-  // (tune_variant.h); NULL: a file of the cache
+  // (tune_variant.h); NULL: a file of the cache, which must be one that can be trusted
   lm_session *pinned_by;
 } lm_tune_reader;
 lm_status lm_tune_list_read(const char *path, const lm_tune_reader *r);

@@ -165,6 +165,8 @@ lm_status lm_fd_read_at(int fd, const char *path, int64_t at, void *to, size_t n
 lm_status lm_fd_write(int fd, const char *path, const void *p, size_t n);
 // Writes a temporary file, syncs it, renames it to `path` and syncs the folder.
 lm_status lm_file_write_atomic(const char *path, const void *p, size_t n);
+// The same; the file gets these permissions, whatever the umask.
+lm_status lm_file_write_as(const char *path, unsigned mode, const void *p, size_t n);
 lm_status lm_dir_make(const char *path); // creates missing parents too
 void lm_umask_add(unsigned mask);        // permission bits that new files lack from now on
 lm_status lm_dir_sync(const char *path);

@@ -63,6 +63,8 @@ lm_status lm_cache_add(const lm_cache *c, const lm_temp_dir *from, const char *m
                        const char *const *names, int n);
 // Writes another file of the cache, whatever its path names now.
 lm_status lm_cache_file_write(const char *path, const void *p, size_t n);
+// Reads it. LM_ENV: there is none, or one that cannot be trusted.
+lm_status lm_cache_file_read(const char *path, size_t max_bytes, lm_buf *out);
 // Creates a temporary folder in the cache.
 lm_status lm_cache_temp_dir(const lm_cache *c, lm_temp_dir *out);
 // Creates a file in it, which must not exist.

@@ -71,6 +71,18 @@ bool lm_is_trusted(const struct stat *st) {
   return own && !(st->st_mode & (S_IWGRP | S_IWOTH));
 }
 
+lm_status lm_open_trusted_at(int dir, const char *name, const char *path, int *out_fd) {
+  struct stat st;
+  LM_TRY(lm_open_regular_at(dir, name, path, out_fd));
+  if (!fstat(*out_fd, &st) && lm_is_trusted(&st))
+    return NULL;
+  close(*out_fd);
+  *out_fd = -1;
+  lm_status s = lm_fail(LM_ENV, "%s belongs to another user, or others may write to it", path);
+  errno = EPERM;
+  return s;
+}
+
 static bool is_same_time(const struct timespec *a, const struct timespec *b) {
   return a->tv_sec == b->tv_sec && a->tv_nsec == b->tv_nsec;
 }

@@ -145,17 +145,24 @@ lm_status lm_fd_write(int fd, const char *path, const void *from, size_t n) {
   return NULL;
 }
 
-static lm_status write_synced(int fd, const char *path, const void *p, size_t n) {
+enum {
+  UMASK = 1 << 16 // in place of permissions: those that the umask leaves
+};
+
+static lm_status write_synced(int fd, const char *path, unsigned mode, const void *p, size_t n) {
   LM_TRY(lm_fd_write(fd, path, p, n));
+  if (mode != UMASK && fchmod(fd, mode))
+    return lm_fail_errno("cannot change the mode of %s", path);
   if (fsync(fd))
     return lm_fail_errno("cannot write %s", path);
   return NULL;
 }
 
-static lm_status replace_file(const char *temp, const char *path, const void *p, size_t n) {
+static lm_status replace_file(const char *temp, const char *path, unsigned mode, const void *p,
+                              size_t n) {
   int fd;
   LM_TRY(lm_temp_open(temp, &fd));
-  lm_status s = write_synced(fd, temp, p, n);
+  lm_status s = write_synced(fd, temp, mode, p, n);
   if (!s && rename(temp, path))
     s = lm_fail_errno("cannot rename %s to %s", temp, path);
   if (s)
@@ -164,11 +171,15 @@ static lm_status replace_file(const char *temp, const char *path, const void *p,
   return s;
 }
 
-lm_status lm_file_write_atomic(const char *path, const void *p, size_t n) {
+lm_status lm_file_write_as(const char *path, unsigned mode, const void *p, size_t n) {
   lm_arena *a = lm_arena_create();
-  lm_status s = replace_file(lm_arena_printf(a, "%s.tmp", path), path, p, n);
+  lm_status s = replace_file(lm_arena_printf(a, "%s.tmp", path), path, mode, p, n);
   if (!s)
     s = lm_dir_sync(lm_path_dir(a, path));
   lm_arena_destroy(a);
   return s;
+}
+
+lm_status lm_file_write_atomic(const char *path, const void *p, size_t n) {
+  return lm_file_write_as(path, UMASK, p, n);
 }

@@ -109,6 +109,12 @@ def test_two_users(run):
         for path in (run.path("all", f"user-{user}"), run.path("all", f"user-{user}", "data")):
             s = os.stat(path)
             check(s.st_uid == user and stat.S_IMODE(s.st_mode) == 0o700, path)
+    own = glob.glob(run.path("all", f"user-{A}", "data", "*"))
+    for path in own:                                   # as sudo leaves them
+        os.chown(path, 0, 0)
+        os.chmod(path, 0o600)
+    code, text = as_user(run, A, file, "all", f"home-{A}/again")
+    check(code == 0 and own and all(os.stat(path).st_uid == A for path in own), f"files that the user cannot read give way: {text}")
 
 
 def test_links_in_the_cache(run):
@@ -122,6 +128,25 @@ def test_links_in_the_cache(run):
     shutil.rmtree(run.path("run"))
     code, _, err = train(run, file, "cache")
     check(code == 0 and open(precious).read() == "precious", err)
+
+
+def test_folders_in_the_cache(run):
+    """folders under the names of temporary files give way to the files; a file in place of the folder of the data is named"""
+    file = tiny(run)
+    check(train(run, file, "cache")[0] == 0, "the run must succeed")
+    for i, path in enumerate(glob.glob(run.path("cache/data/*"))):
+        os.remove(path)
+        os.makedirs(os.path.join(path + ".tmp", "contents" if i else ""))
+    code, _, err = train(run, file, "cache", "again")
+    check(code == 0 and not err, err)
+    left = [os.path.basename(path) for path in glob.glob(run.path("cache/data/*.tmp"))]
+    check(len(left) == i and all(name.startswith("foreign-") for name in left), f"folders with contents are renamed: {left}")
+    shutil.rmtree(run.path("cache/data"))
+    for make in (lambda p: open(p, "w").close(), os.mkfifo, lambda p: os.symlink("nothing", p)):
+        make(run.path("cache/data"))
+        code, _, err = train(run, file, "cache", "again")
+        check(code == 2 and "cache/data: a file of that name is in the way" in err and "^" not in err, err)
+        os.remove(run.path("cache/data"))
 
 
 def test_read_only_cache(run):

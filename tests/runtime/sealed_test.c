@@ -277,7 +277,7 @@ static bool buf_is_same(const lm_buf *a, const lm_buf *b) {
   return a->n == b->n && !memcmp(a->p, b->p, a->n);
 }
 
-// The file of the cache is now another one: training again gives what it gave at first.
+// The file of the cache is now another one: training gives the same vocabulary as at first.
 static void vocabulary_holds(const trained *first, const char *what, size_t at) {
   trained x = vocabulary_train(LM_TOKENIZER_BPE, first->asked);
   if (!buf_is_same(&x.json, &first->json) || !buf_is_same(&x.on.list, &first->on.list) ||

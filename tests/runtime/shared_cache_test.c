@@ -338,6 +338,47 @@ static void test_foreign_files(void) {
   CHECK(!unsetenv("LMC_CACHE_SIZE"));
 }
 
+// ---- other files of the cache
+
+static bool is_refused(const char *path, const char *why) {
+  lm_buf b = {0};
+  lm_status s = lm_cache_file_read(path, 100, &b);
+  bool refused = s && s->kind == LM_ENV && strstr(s->text, why) && !b.n;
+  lm_status_free(s);
+  lm_buf_free(&b);
+  return refused;
+}
+
+// A file is written such that it can be read with any umask, whatever has its path or that of its
+// temporary file.
+static void test_other_files(void) {
+  static const mode_t masks[] = {0, 002, 022, 077};
+  const char *path = in_root("tuned.json");
+  lm_buf b = {0};
+  for (size_t i = 0; i < LM_COUNT(masks); i++) {
+    umask(masks[i]);
+    unlink(path);
+    CHECK(!mkdir(i % 2 ? path : in_root("tuned.json.tmp"), 0700));
+    CHECK_OK(lm_cache_file_write(path, "abc", 3));
+    CHECK(mode_of(path) == 0644 && file_holds(path, "abc"));
+    b.n = 0;
+    CHECK_OK(lm_cache_file_read(path, 100, &b));
+    CHECK(b.n == 3);
+  }
+  umask(022);
+  CHECK(!mkdir(in_root("tuned.json.tmp"), 0700));
+  file_make(in_root("tuned.json.tmp/contents"), "kept");
+  CHECK_OK(lm_cache_file_write(path, "abc", 3));
+  CHECK(file_holds(in_root("foreign-tuned.json.tmp/contents"), "kept"));
+  lm_buf_free(&b);
+  CHECK(!chmod(path, 0664) && is_refused(path, "others may write to it") && !chmod(path, 0646));
+  CHECK(is_refused(path, "others may write to it") && !chmod(path, 0644));
+  CHECK(!symlink("tuned.json", in_root("alias")) && is_refused(in_root("alias"), "cannot open"));
+  CHECK(is_refused(in_root("none"), "No such file"));
+  if (!geteuid())
+    CHECK(!chown(path, OTHER, 0) && is_refused(path, "belongs to another user"));
+}
+
 int main(void) {
   arena = lm_arena_create();
   CHECK(mkdtemp(root));
@@ -350,6 +391,7 @@ int main(void) {
   test_limits();
   test_eviction();
   test_foreign_files();
+  test_other_files();
   if (is_root) {
     test_temp();
     test_other_users();

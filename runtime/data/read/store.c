@@ -48,7 +48,9 @@ lm_status lm_store_writer_create(const char *path, lm_store_writer **out) {
     lm_buf_printf(&temp, "%s.tmp", path);
     w->path = lm_strdup(path);
     w->temp = temp.p;
-    s = lm_temp_open(w->temp, &w->fd);
+    s = lm_folder_set_aside(w->temp);
+    if (!s)
+      s = lm_temp_open(w->temp, &w->fd);
     if (!s && fchmod(w->fd, 0600))
       s = lm_fail_errno("cannot change the mode of %s", temp.p);
   } else {
@@ -286,30 +288,33 @@ lm_status lm_store_finish(lm_store_writer *w, const void *tail, size_t n_tail, l
   return NULL;
 }
 
-// Removes a link, a FIFO, a device or another user's file that has the path of a cache file.
-static lm_status regular_open(const char *path, int *out_fd) {
-  struct stat st;
-  lm_status s = lm_open_regular_at(AT_FDCWD, path, path, out_fd);
-  if (!s) {
-    if (!fstat(*out_fd, &st) && lm_is_trusted(&st))
-      return NULL;
-    close(*out_fd);
-    *out_fd = -1;
-  } else if (errno == ENOENT || errno == EISDIR) { // a folder gives way to the file
-    lm_status_free(s);
+// True if a path that cannot be opened, for the reason `error`, names no file of this cache: a
+// link, a FIFO, a device, or a file of another user.
+static bool is_foreign(int error) {
+  static const int errors[] = {ELOOP, EINVAL, ENXIO, EPERM, EACCES};
+  for (size_t i = 0; i < LM_COUNT(errors); i++)
+    if (error == errors[i])
+      return true;
+  return false;
+}
+
+// *out_fd = -1: there is no file; a foreign one is removed, and a folder gives way to the new file.
+static lm_status trusted_open(const char *path, int *out_fd) {
+  lm_status s = lm_open_trusted_at(AT_FDCWD, path, path, out_fd);
+  int error = errno;
+  if (!s)
     return NULL;
-  } else if (errno != ELOOP && errno != EINVAL && errno != ENXIO) {
+  bool absent = error == ENOENT || error == EISDIR;
+  if (!absent && (!is_foreign(error) || unlink(path)))
     return s;
-  }
   lm_status_free(s);
-  return unlink(path) ? lm_fail_errno("cannot remove %s, which is not a file of the cache", path)
-                      : NULL;
+  return NULL;
 }
 
 lm_status lm_store_open(const char *path, int threads, lm_store **out) {
   int fd;
   *out = NULL;
-  LM_TRY(regular_open(path, &fd));
+  LM_TRY(trusted_open(path, &fd));
   if (fd < 0)
     return NULL;
   LM_TRY(store_read(fd, path, out));
