@@ -424,13 +424,14 @@ def test_killed_and_resumed(run):
         check(len(re.findall(rf"rank 1 \(host {re.escape(socket.gethostname())}, process {victim}\)", err + out)) == 1, err + out)
     ranks(run, 2, file, "-q", "--logs", "--out", run.path("cut"))
     check(tensors(run.path("cut"), 20) == tensors(run.path("whole"), 20), "the resumed run differs")
-    for rank in (0, 1):
+    for rank in (0, 1) if victim else ():
         log = [json.loads(line) for line in open(run.path("cut", "logs", f"rank-{rank}.jsonl"))]
         starts, ends = [x for x in log if "from" in x], [x["end"] for x in log if "end" in x]
         steps = [x for x in log if "step" in x]
         check([x["rank"] for x in starts] == [rank, rank] and starts[1]["from"] >= 4 and starts[1]["host"] == socket.gethostname(), str(starts))
-        check({x["step"] for x in steps} == {*range(1, 21)} and all(0 <= x["waited"] <= x["seconds"] for x in steps), str(steps))
-        check(sum(x["waited"] for x in steps) > 0 and ends[-1] == "" and all(f"process {victim}" in x for x in ends[:-1] if victim), str(ends))
+        check({x["step"] for x in steps} | {starts[1]["from"]} == {*range(1, 21)}, f"{starts} {steps}")    # the saved step may not have ended
+        check(all(0 <= x["waited"] <= x["seconds"] for x in steps) and sum(x["waited"] for x in steps) > 0, str(steps))
+        check(ends[-1] == "" and all(f"process {victim}" in x for x in ends[:-1]), str(ends))
 
 
 def test_killed_in_the_background(run):
