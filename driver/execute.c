@@ -125,8 +125,8 @@ static int32_t *elements_of_blocks(const lm_compiled *c) {
 
 // True if no rank with a lower coordinate, along an axis of the mesh that divides other parameters,
 // has the same gradient.
-static bool rank_counts(const lm_plan *plan, const lm_plan_param *p) {
-  lm_mesh_set same = lm_plan_divided(plan) & (lm_mesh_set)~lm_plan_param_set(p);
+static bool rank_counts(const lm_plan *plan, lm_mesh_set divided, const lm_plan_param *p) {
+  lm_mesh_set same = divided & (lm_mesh_set)~lm_plan_param_set(p);
   for (int k = 0; k < plan->mesh.n; k++)
     if (same >> k & 1 && plan->mesh.axis[k].at)
       return false;
@@ -137,12 +137,14 @@ static bool rank_counts(const lm_plan *plan, const lm_plan_param *p) {
 static float *own_blocks(const lm_compiled *c, const int32_t *group) {
   const lm_plan *plan = c->plan;
   float *own = LM_NEW_N(c->project->ctx->arena, float, plan->n_blocks + 1);
+  lm_mesh_set divided = lm_plan_divided(plan);
   for (int i = 0; i < plan->n_params; i++) {
     const lm_plan_param *p = &plan->params[i];
+    bool counts = group[i] >= 0 && rank_counts(plan, divided, p);
     for (int k = 0; k < pieces_here(plan, p); k++)
       for (int64_t b = p->pieces[k].offset / LM_BLOCK;
            b * LM_BLOCK < lm_piece_end(p, &p->pieces[k]); b++)
-        own[b] = group[i] >= 0 && rank_counts(plan, p);
+        own[b] = counts;
   }
   return own;
 }

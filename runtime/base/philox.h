@@ -18,14 +18,20 @@ typedef struct lm_philox_key2 {
   uint32_t v[2];
 } lm_philox_key2;
 
+// Factors of words 0 and 2 in each round, and the steps of the words of the key.
+#define LM_PHILOX_FACTOR_0 0xd2511f53u
+#define LM_PHILOX_FACTOR_1 0xcd9e8d57u
+#define LM_PHILOX_STEP_0 0x9e3779b9u
+#define LM_PHILOX_STEP_1 0xbb67ae85u
+
 static inline lm_philox4 lm_philox(lm_philox4 c, lm_philox_key2 k) {
   for (int round = 0; round < 10; round++) {
-    uint64_t p0 = (uint64_t)0xd2511f53u * c.v[0];
-    uint64_t p1 = (uint64_t)0xcd9e8d57u * c.v[2];
+    uint64_t p0 = (uint64_t)LM_PHILOX_FACTOR_0 * c.v[0];
+    uint64_t p1 = (uint64_t)LM_PHILOX_FACTOR_1 * c.v[2];
     c = (lm_philox4){{(uint32_t)(p1 >> 32) ^ c.v[1] ^ k.v[0], (uint32_t)p1,
                       (uint32_t)(p0 >> 32) ^ c.v[3] ^ k.v[1], (uint32_t)p0}};
-    k.v[0] += 0x9e3779b9u;
-    k.v[1] += 0xbb67ae85u;
+    k.v[0] += LM_PHILOX_STEP_0;
+    k.v[1] += LM_PHILOX_STEP_1;
   }
   return c;
 }

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "runtime/base/processors.h"
 
+#include <limits.h>
 #include <math.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -99,11 +100,29 @@ double lm_processors_quota(const char *root, const char *list) {
   return lowest;
 }
 
+// *known, which is what `ask` returns, or -1 before the first call. To ask takes tens of
+// microseconds: system calls, or on a virtual machine `cpuid`. Callers start teams, convert short
+// rows and fill small tensors.
+static int asked_once(atomic_int *known, int (*ask)(void)) {
+  int value = atomic_load_explicit(known, memory_order_relaxed);
+  if (value < 0) {
+    value = ask();
+    atomic_store_explicit(known, value, memory_order_relaxed);
+  }
+  return value;
+}
+
+static int ask_quota(void) {
+  double quota = lm_processors_quota("/sys/fs/cgroup", "/proc/self/cgroup");
+  return quota < INT_MAX ? (int)ceil(quota) : 0;
+}
+
 int lm_processors(void) {
+  static atomic_int known = -1;
   cpu_set_t set;
   int n = sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
-  double quota = lm_processors_quota("/sys/fs/cgroup", "/proc/self/cgroup");
-  return quota > 0 && quota < n ? (int)ceil(quota) : n;
+  int quota = asked_once(&known, ask_quota);
+  return quota > 0 && quota < n ? quota : n;
 }
 
 // OMP_NUM_THREADS is one number, or a list of one number for each level of nesting, of which the
@@ -166,17 +185,6 @@ static int ask_level(void) {
 
 static int ask_f16c(void) {
   return __builtin_cpu_supports("avx") && cpuid_has(1, F16C);
-}
-
-// *known, which is what `ask` returns, or -1 before the first call. A virtual machine takes tens of
-// microseconds for each `cpuid`, and callers convert short rows and fill small tensors.
-static int asked_once(atomic_int *known, int (*ask)(void)) {
-  int value = atomic_load_explicit(known, memory_order_relaxed);
-  if (value < 0) {
-    value = ask();
-    atomic_store_explicit(known, value, memory_order_relaxed);
-  }
-  return value;
 }
 
 int lm_x86_64_level(void) {

@@ -4,7 +4,7 @@
 #include <stdbool.h>
 
 // Processors that this process may use: the size of its affinity mask, limited by the CPU quota of
-// its control groups (rounded up). At least 1.
+// its control groups (rounded up), which is read once. At least 1.
 int lm_processors(void);
 
 // The CPU quota in processors; 0 if there is none. root: the mount point of the control groups,

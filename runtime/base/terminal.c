@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "runtime/base/diag.h"
+#include "runtime/base/pages.h"
 
 enum {
   USUAL_WIDTH = 80,
@@ -100,6 +101,7 @@ static lm_status stack_check(void) {
 }
 
 lm_status lm_process_prepare(void) {
+  lm_heap_prepare();
   signal(SIGXFSZ, SIG_IGN);
   int fd;
   do

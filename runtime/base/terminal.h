@@ -8,8 +8,8 @@
 
 // Opens what the caller has closed of standard input, output and error; otherwise the next file
 // would be one of them. Nothing can be read there, and writing fails. Writing beyond the limit of
-// the size of a file is an error of that write, no signal. The stack of the calling thread grows to
-// a usual size. LM_ENV: the limit of the stack is too small.
+// the size of a file is an error of that write, no signal. The heap is prepared (pages.h), and the
+// stack of the calling thread grows to a usual size. LM_ENV: the limit of the stack is too small.
 lm_status lm_process_prepare(void);
 
 // Current number of columns of the terminal that a stream writes to; 0 if the stream is not a

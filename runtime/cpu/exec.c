@@ -8,8 +8,8 @@
 #include "runtime/cpu/exec.h"
 
 #include <string.h>
-#include <sys/mman.h>
 
+#include "runtime/base/pages.h"
 #include "runtime/base/parallel.h"
 #include "runtime/base/processors.h"
 #include "runtime/base/team.h"
@@ -23,23 +23,16 @@
 #include "runtime/plan/walk.h"
 
 enum {
-  HUGE_PAGE = 2 << 20,
   BYTES_OF_THREAD = 1 << 20 // the least that a thread writes
 };
 static const double ALONE = 20e-6; // seconds; steps that are estimated shorter are not shared
-
-typedef struct mapping {
-  void *base;
-  size_t bytes;
-  char *start;
-} mapping;
 
 typedef struct cpu_exec {
   lm_exec hal;
   const lm_plan *plan;
   int threads;
   lm_kernels kernels;
-  mapping arenas[LM_ARENAS];
+  lm_pages arenas[LM_ARENAS];
   bool written[LM_ARENAS]; // otherwise all zeros, and without memory where nothing was read
   lm_timeline *timeline;   // optional
   lm_cpu_gemms *gemms;
@@ -80,23 +73,6 @@ typedef struct worker {
 
 // ---- arenas
 
-// Aligned to huge pages, since the kernel backs only whole ones.
-static bool mapping_make(int64_t bytes, mapping *out) {
-  if (!bytes)
-    return true;
-  size_t size = (size_t)bytes;
-  size_t whole = size + (size >= HUGE_PAGE ? HUGE_PAGE : 0);
-  void *p = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (p == MAP_FAILED)
-    return false;
-  *out = (mapping){p, whole, p};
-  if (size >= HUGE_PAGE) {
-    out->start = (char *)(((uintptr_t)p + HUGE_PAGE - 1) & ~(uintptr_t)(HUGE_PAGE - 1));
-    madvise(out->start, size, MADV_HUGEPAGE); // advice: refusal costs only speed
-  }
-  return true;
-}
-
 static lm_status arena_refuse(const lm_plan *plan, int arena) {
   lm_buf need = {0};
   lm_buf sizes = {0};
@@ -115,7 +91,7 @@ static lm_status arena_refuse(const lm_plan *plan, int arena) {
 
 static lm_status arenas_make(cpu_exec *e) {
   for (int i = 0; i < LM_ARENAS; i++)
-    if (!mapping_make(e->plan->arena_bytes[i], &e->arenas[i]))
+    if (!lm_pages_make((size_t)e->plan->arena_bytes[i], &e->arenas[i]))
       return arena_refuse(e->plan, i);
   return NULL;
 }
@@ -213,8 +189,7 @@ static void destroy(lm_exec *hal) {
   cpu_exec *e = (cpu_exec *)hal;
   lm_comm_stop(e->comm);
   for (int i = 0; i < LM_ARENAS; i++)
-    if (e->arenas[i].base)
-      munmap(e->arenas[i].base, e->arenas[i].bytes);
+    lm_pages_free(&e->arenas[i]);
   lm_kernels_unload(&e->kernels);
   for (int i = 0; i < e->threads; i++) {
     lm_free(e->workers[i].spans);

@@ -3,7 +3,11 @@
 
 #include <math.h>
 #include <string.h>
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
 
+#include "runtime/base/pages.h"
 #include "runtime/base/parallel.h"
 #include "runtime/base/philox.h"
 #include "runtime/base/processors.h"
@@ -27,6 +31,9 @@ typedef struct values {
   float v[4][BLOCKS];
 } values;
 
+// Draws BLOCKS Philox blocks, in the instructions of the function that it is inlined into.
+typedef void drawer(lm_philox_key2 key, uint64_t first, words *out);
+
 INLINE void words_draw(lm_philox_key2 key, uint64_t first, words *out) {
 #pragma omp simd
   for (int i = 0; i < BLOCKS; i++) {
@@ -35,6 +42,63 @@ INLINE void words_draw(lm_philox_key2 key, uint64_t first, words *out) {
       out->v[k][i] = x.v[k];
   }
 }
+
+#if defined(__x86_64__) && !defined(__AVX__)
+#define LEVELS 1
+#define TARGET_V3 __attribute__((target("arch=x86-64-v3")))
+#ifdef __clang__ // which has no such attribute
+#define TARGET_V4 __attribute__((target("arch=x86-64-v4")))
+#else
+#define TARGET_V4 __attribute__((target("arch=x86-64-v4,prefer-vector-width=512")))
+#endif
+
+// The same words of four blocks, each in the low half of a lane; the high halves are arbitrary, as
+// multiplications read low halves alone.
+typedef uint64_t lanes __attribute__((vector_size(32)));
+typedef struct quad {
+  lanes v[4];
+} quad;
+
+TARGET_V3 INLINE lanes multiply(lanes a, lanes b) {
+  return (lanes)_mm256_mul_epu32((__m256i)a, (__m256i)b);
+}
+
+TARGET_V3 INLINE quad quad_round(quad c, lanes k0, lanes k1) {
+  lanes p0 = multiply(c.v[0], (lanes){} + LM_PHILOX_FACTOR_0);
+  lanes p1 = multiply(c.v[2], (lanes){} + LM_PHILOX_FACTOR_1);
+  return (quad){{p1 >> 32 ^ c.v[1] ^ k0, p1, p0 >> 32 ^ c.v[3] ^ k1, p0}};
+}
+
+// The counters of blocks first, first + 2, first + 4 and first + 6.
+TARGET_V3 INLINE quad quad_first(uint64_t first) {
+  lanes block = (lanes){0, 2, 4, 6} + first;
+  return (quad){{block, block >> 32}};
+}
+
+TARGET_V3 INLINE void quads_store(const quad *even, const quad *odd, int at, words *out) {
+#pragma GCC unroll 4
+  for (int k = 0; k < 4; k++) {
+    __m256i high = (__m256i)(odd->v[k] << 32);
+    __m256i both = _mm256_blend_epi32((__m256i)even->v[k], high, 0xaa);
+    _mm256_storeu_si256((__m256i *)&out->v[k][at], both);
+  }
+}
+
+TARGET_V3 INLINE void words_draw_v3(lm_philox_key2 key, uint64_t first, words *out) {
+  for (int at = 0; at < BLOCKS; at += 8) {
+    quad even = quad_first(first + (uint64_t)at);
+    quad odd = quad_first(first + (uint64_t)at + 1);
+#pragma GCC unroll 10
+    for (uint32_t round = 0; round < 10; round++) {
+      lanes k0 = (lanes){} + (key.v[0] + round * LM_PHILOX_STEP_0);
+      lanes k1 = (lanes){} + (key.v[1] + round * LM_PHILOX_STEP_1);
+      even = quad_round(even, k0, k1);
+      odd = quad_round(odd, k0, k1);
+    }
+    quads_store(&even, &odd, at, out);
+  }
+}
+#endif
 
 // ln u within 1 ulp for normal u in (0, 1): u = 2^k m with m in [sqrt 1/2, sqrt 2), and the
 // polynomial of Cephes' logf for ln m.
@@ -105,9 +169,13 @@ INLINE void chunk_store(const values *made, int64_t first, int64_t last, float *
       out[i] = made->v[i % 4][i / 4];
     return;
   }
-  for (int i = 0; i < BLOCKS; i++)
-    for (int k = 0; k < 4; k++)
-      out[4 * i + k] = made->v[k][i];
+#pragma omp simd
+  for (int i = 0; i < BLOCKS; i++) {
+    out[4 * i] = made->v[0][i];
+    out[4 * i + 1] = made->v[1][i];
+    out[4 * i + 2] = made->v[2][i];
+    out[4 * i + 3] = made->v[3][i];
+  }
 }
 
 typedef struct filling {
@@ -117,13 +185,13 @@ typedef struct filling {
   int64_t first, end;
 } filling;
 
-INLINE void chunks_make(const filling *f, int64_t first, int64_t last) {
+INLINE void chunks_make(const filling *f, int64_t first, int64_t last, drawer *draw) {
   for (int64_t from = first * CHUNK; from < last * CHUNK; from += CHUNK) {
     words drawn;
     values made;
     int64_t begin = from < f->first ? f->first : from;
     int64_t end = from + CHUNK < f->end ? from + CHUNK : f->end;
-    words_draw(f->key, (uint64_t)from / 4, &drawn);
+    draw(f->key, (uint64_t)from / 4, &drawn);
     if (f->init.kind == LM_INIT_NORMAL)
       normal_make(&drawn, f->init, &made);
     else
@@ -132,31 +200,25 @@ INLINE void chunks_make(const filling *f, int64_t first, int64_t last) {
   }
 }
 
-// The same operations in wider vectors, without contraction: the values are equal.
 static void chunks_fill(const filling *f, int64_t first, int64_t last) {
-  chunks_make(f, first, last);
+  chunks_make(f, first, last, words_draw);
 }
 
-#if defined(__x86_64__) && !defined(__AVX__)
-__attribute__((target("arch=x86-64-v3"))) static void chunks_fill_v3(const filling *f,
-                                                                     int64_t first, int64_t last) {
-  chunks_make(f, first, last);
+// The same operations in wider vectors, without contraction: the values are equal.
+#ifdef LEVELS
+TARGET_V3 static void chunks_fill_v3(const filling *f, int64_t first, int64_t last) {
+  chunks_make(f, first, last, words_draw_v3);
 }
 
-#ifdef __clang__ // which has no such attribute
-#define TARGET_V4 __attribute__((target("arch=x86-64-v4")))
-#else
-#define TARGET_V4 __attribute__((target("arch=x86-64-v4,prefer-vector-width=256")))
-#endif
 TARGET_V4 static void chunks_fill_v4(const filling *f, int64_t first, int64_t last) {
-  chunks_make(f, first, last);
+  chunks_make(f, first, last, words_draw_v3);
 }
 #endif
 
 typedef void filler(const filling *f, int64_t first, int64_t last);
 
 static filler *filler_find(void) {
-#if defined(__x86_64__) && !defined(__AVX__)
+#ifdef LEVELS
   if (lm_x86_64_level() >= 4)
     return chunks_fill_v4;
   if (lm_x86_64_level() >= 3)
@@ -263,14 +325,17 @@ lm_status lm_init_params(lm_exec *e, const lm_plan *plan, uint64_t seed) {
       .plan = plan,
       .seed = seed,
   };
+  lm_pages pages;
+  if (!lm_pages_make(sizeof(float) * PARTS * PART, &pages))
+    lm_out_of_memory(sizeof(float) * PARTS * PART);
   all.team = lm_team_create(threads_of(plan));
-  all.buffer = lm_alloc(sizeof(float) * PARTS * PART);
+  all.buffer = (float *)(void *)pages.start;
   lm_status s = NULL;
   for (int i = 0; !s && i < plan->n_params; i++)
     s = param_init(&all, &plan->params[i]);
   if (!s)
     s = parts_set(&all);
-  lm_free(all.buffer);
+  lm_pages_free(&pages);
   lm_team_destroy(all.team);
   return s;
 }

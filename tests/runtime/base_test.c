@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "runtime/base/base.h"
+#include "runtime/base/pages.h"
 #include "runtime/base/philox.h"
 #include "runtime/base/terminal.h"
 #include "runtime/base/utf8.h"
@@ -162,6 +163,23 @@ static void test_philox(void) {
 
 // Five runs that take nearly as little as the shortest confirm it; a clearly shorter one starts a
 // new series.
+static void test_pages(void) {
+  static const size_t sizes[] = {1, 5000, 2 << 20, (2 << 20) + 5000, (2 << 20) - 1 + (3 << 20)};
+  lm_pages p;
+  for (size_t k = 0; k < LM_COUNT(sizes); k++) {
+    CHECK(lm_pages_make(sizes[k], &p));
+    CHECK((uintptr_t)p.start % (sizes[k] < 2 << 20 ? 4096 : 2 << 20) == 0);
+    for (size_t i = 0; i < sizes[k]; i++)
+      CHECK(!p.start[i]);
+    memset(p.start, 1, sizes[k]);
+    lm_pages_free(&p);
+  }
+  CHECK(lm_pages_make(0, &p) && !p.start);
+  lm_pages_free(&p);
+  CHECK(!lm_pages_make(SIZE_MAX - 5, &p) && !lm_pages_make(SIZE_MAX / 2, &p));
+  lm_pages_free(&p);
+}
+
 static void test_shortest(void) {
   static const struct {
     double seconds[8];
@@ -205,6 +223,7 @@ static void test_stack(void) {
 int main(void) {
   test_stack(); // before others use the stack
   test_arena();
+  test_pages();
   test_shortest();
   test_intern();
   test_text();

@@ -127,16 +127,16 @@ static void normal_pair_expect(lm_philox_key2 key, int64_t i, double std, double
   out[1] = r * sin(angle);
 }
 
-static void test_init_normal(void) {
+static void test_init_normal(int64_t first) {
   enum {
     N = 100000
   };
   float *a = lm_alloc(N * sizeof *a);
-  lm_init_fill((lm_init){LM_INIT_NORMAL, 0.5, 0}, 3, "w", 0, N, a);
+  lm_init_fill((lm_init){LM_INIT_NORMAL, 0.5, 0}, 3, "w", first, N, a);
   lm_philox_key2 key = lm_philox_key(3, lm_hash("w", 1, 0));
   for (int64_t i = 0; i < N; i += 2) {
     double expected[2];
-    normal_pair_expect(key, i, 0.5, expected);
+    normal_pair_expect(key, first + i, 0.5, expected);
     for (int k = 0; k < 2; k++)
       CHECK(fabs((double)a[i + k] - expected[k]) <= 3e-7 * fabs(expected[k]));
   }
@@ -487,7 +487,9 @@ int main(void) {
   data_open();
   test_init();
   test_init_params();
-  test_init_normal();
+  test_init_normal(0);
+  test_init_normal(INT64_C(5) << 33); // blocks of more than 32 bits
+  test_init_normal((INT64_C(1) << 34) - 50000);
   test_resume_exact();
   test_refusals();
   test_data_key();

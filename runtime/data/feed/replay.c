@@ -112,7 +112,7 @@ static lm_status piece_scan(const lm_replay *r, column *c, const char *p, size_t
 static lm_status column_visit(const lm_replay *r, column *c, int64_t rows, bool scan,
                               uint64_t *key) {
   enum {
-    ELEMENTS = 1 << 18
+    ELEMENTS = 1 << 14
   };
   char *piece = lm_alloc(LM_COLUMN_BYTES * ELEMENTS);
   lm_hasher h = lm_hash_begin(*key);
