@@ -150,6 +150,7 @@ typedef struct simulation {
   const double *seconds; // of each step; of a START that of its transfer
   double now, clock, lane[LM_PLAN_LANES];
   double begun[LM_PLAN_HANDLES], done[LM_PLAN_HANDLES]; // by handle: when it begins, and ends
+  lm_rank_row *row[LM_PLAN_HANDLES];                    // while it is under way
 } simulation;
 
 static bool is_collective(const lm_plan_step *s) {
@@ -162,6 +163,7 @@ static void start_simulate(simulation *x, const lm_plan_step *s, int handle) {
   double *lane = &x->lane[s->comm->lane];
   lm_rank_row *row = row_find(x->rows, s);
   *lane = (*lane > x->clock ? *lane : x->clock) + seconds;
+  x->row[handle] = row;
   x->begun[handle] = x->now;
   x->done[handle] = *lane;
   row->transfer += x->call->calls * seconds;
@@ -172,18 +174,30 @@ static void wait_simulate(simulation *x, const lm_plan_step *s, int handle) {
   lm_rank_row *row = row_find(x->rows, s);
   double rest = x->done[handle] - x->clock;
   rest = rest > 0 ? rest : 0;
+  x->row[handle] = NULL;
   row->beside += x->call->calls * (x->now - x->begun[handle]);
   row->exposed += x->call->calls * rest;
   x->rows->exposed += x->call->calls * rest;
   x->clock += rest;
 }
 
+static void compute_simulate(simulation *x, const lm_plan_step *s) {
+  double seconds = x->seconds[s - x->call->func->steps];
+  x->now += seconds;
+  x->clock += seconds;
+  for (int i = 0; i < LM_PLAN_HANDLES; i++) {
+    lm_rank_row *row = x->row[i];
+    if (!row || seconds <= row->hides_seconds)
+      continue;
+    row->hides = s;
+    row->hides_seconds = seconds;
+  }
+}
+
 static lm_status step_simulate(void *user, const lm_plan_step *s) {
   simulation *x = user;
   if (!is_collective(s)) {
-    double seconds = x->seconds[s - x->call->func->steps];
-    x->now += seconds;
-    x->clock += seconds;
+    compute_simulate(x, s);
     return NULL;
   }
   int handle = lm_plan_comm_handle(s->comm, x->walk->iteration);
@@ -244,6 +258,10 @@ static lm_rank_row *sorted(const lm_rank_rows *rows) {
   return list;
 }
 
+static const char *hides_of(const lm_rank_row *row) {
+  return row->hides && row->hides->label ? row->hides->label : "";
+}
+
 // The last row is of all collectives; what runs beside several of them is no sum.
 static void line_print(const lm_rank_row *row, const char *over, lm_buf *out) {
   lm_buf size = {0};
@@ -251,8 +269,8 @@ static void line_print(const lm_rank_row *row, const char *over, lm_buf *out) {
   lm_buf_printf(out, "%6lld %9lld %10s", (long long)row->times, (long long)row->messages, size.p);
   lm_buf_printf(out, " %11.3f", row->transfer * 1e3);
   if (row->comm)
-    lm_buf_printf(out, " %10.3f %10.3f  %-5s %4d  %s\n", row->beside * 1e3, row->exposed * 1e3,
-                  over, row->comm->lane, row->label);
+    lm_buf_printf(out, " %10.3f %10.3f  %-5s %4d  %s%s%s\n", row->beside * 1e3, row->exposed * 1e3,
+                  over, row->comm->lane, row->label, row->hides ? ", beside " : "", hides_of(row));
   else
     lm_buf_printf(out, " %10s %10.3f %13s%s\n", "", row->exposed * 1e3, "", row->label);
   lm_buf_free(&size);
@@ -302,11 +320,14 @@ void lm_rank_rows_json(const lm_rank_rows *rows, lm_buf *out) {
     lm_buf_printf(out,
                   ", \"kind\": \"%s\", \"over\": \"%s\", \"elements\": %lld, \"times\": %lld, "
                   "\"messages\": %lld, \"bytes\": %lld, \"lane\": %d, \"beside_ms\": %.6f, "
-                  "\"transfer_ms\": %.6f, \"exposed_ms\": %.6f}",
+                  "\"transfer_ms\": %.6f, \"exposed_ms\": %.6f",
                   lm_coll_names[x->comm->kind], lm_plan_group_name(rows->plan, x->comm->group),
                   (long long)x->comm->count, (long long)x->times, (long long)x->messages,
                   (long long)x->bytes, x->comm->lane, x->beside * 1e3, x->transfer * 1e3,
                   x->exposed * 1e3);
+    lm_buf_puts(out, ", \"beside\": ");
+    lm_buf_json(out, hides_of(x));
+    lm_buf_puts(out, "}");
   }
   lm_buf_puts(out, "]");
   lm_free(list);

@@ -14,6 +14,8 @@ typedef struct lm_rank_row {
   // they are under way; in which steps wait for them. transfer and exposed are 0 if the link is
   // unknown.
   double transfer, beside, exposed;
+  const lm_plan_step *hides; // the longest step that runs while one is under way; NULL: none
+  double hides_seconds;
 } lm_rank_row;
 typedef struct lm_rank_rows {
   const lm_plan *plan;

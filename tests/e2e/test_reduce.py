@@ -34,7 +34,7 @@ def test_sent(run):
         saved = 0
         for a, b in zip(wide, narrow, strict=True):
             half = a["bytes"] // 2 if of_gradients(a) else a["bytes"]
-            check(b == {**a, "bytes": half, **{key: b[key] for key in ("lane", "beside_ms", "transfer_ms", "exposed_ms")}}, f"{name}: {a} became {b}")
+            check(b == {**a, "bytes": half, **{key: b[key] for key in ("lane", "beside", "beside_ms", "transfer_ms", "exposed_ms")}}, f"{name}: {a} became {b}")
             check((b["transfer_ms"] < a["transfer_ms"]) == (half < a["bytes"]), f"{name}: {a} became {b}")
             saved += a["bytes"] - half
         check(saved > 0 and one[0][0]["sent_bytes"] - one[1][0]["sent_bytes"] == saved, f"{name}: {saved} {one}")

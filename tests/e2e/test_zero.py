@@ -157,6 +157,7 @@ def test_sent(run):
         check((sent("reduce_scatter"), sent("all_gather")) == (scattered * 3 // 4, gathered * 3 // 4), f"zero = {stage}: {cost['collectives']}")
         check(one["sent_bytes"] == sum(x["bytes"] for x in cost["collectives"]), f"zero = {stage}: {one['sent_bytes']}")
         check(all((x["beside_ms"] > 0) == (x["lane"] > 0) for x in cost["collectives"]), f"zero = {stage}: {cost['collectives']}")
+        check(all((x["beside"] != "") == (x["beside_ms"] > 0) for x in cost["collectives"]), f"zero = {stage}: {cost['collectives']}")
         beside = {x["kind"] for x in cost["collectives"] if x["lane"]}
         check(beside == {1: {"reduce_scatter", "all_reduce"}, 2: {"reduce_scatter"}, 3: {"reduce_scatter", "all_gather"}}[stage], f"zero = {stage}: {beside}")
         scatters = [x for x in cost["collectives"] if x["kind"] == "reduce_scatter"]
