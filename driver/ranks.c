@@ -83,9 +83,19 @@ static lm_status order_check(const lm_session *s) {
   return lm_verdict(s->project.ctx);
 }
 
+// Commands that differ, or the files that they read. No plan has values such as `save`.
+static lm_status recipes_compare(const lm_session *s) {
+  lm_buf text = {0};
+  lm_recipe_print(s->project.recipe, false, &text);
+  uint64_t hash = lm_hash(text.p, text.n, 0);
+  lm_buf_free(&text);
+  return lm_comm_equal(s->comm, "the recipe", hash);
+}
+
 lm_status lm_ranks_join(lm_session *s) {
   s->divides = true;
   LM_TRY(mesh_check(s));
+  LM_TRY(recipes_compare(s));
   LM_TRY(order_check(s));
   LM_TRY(groups_make(s));
   return machine_share(s);

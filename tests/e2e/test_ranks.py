@@ -789,15 +789,17 @@ def test_refused(run):
 
 
 def test_rank_fails(run):
-    """What only one rank cannot do ends all, and is reported with its name."""
+    """What only one rank cannot do, and another recipe of one rank, ends all ranks, and is reported with its name."""
     mpi_needed(run)
     file = model(run)
-    script = run.write("rank.sh", 'if [ "$OMPI_COMM_WORLD_RANK" = 1 ]; then export LMC_CACHE=/proc/none; fi\nexec "$@"\n')
-    p = subprocess.run(["mpirun", "-q", "--oversubscribe", "-n", "2", "sh", script, run.lmc, "run", file, "--set",
-                        "parallel.mesh=(dp = 2)", "--out", run.path("run")], text=True, capture_output=True,
-                       env={**os.environ, **QUICK, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-                            "OMPI_MCA_btl_vader_single_copy_mechanism": "none", "OMPI_MCA_orte_tmpdir_base": run.folder}, timeout=600)
-    check(p.returncode == 2 and "rank 1 (host" in p.stderr, f"{p.returncode}: {p.stdout}{p.stderr}")
+    for what, status, words in (("export LMC_CACHE=/proc/none", 2, "rank 1 (host"), ("set -- \"$@\" --set 'save.every=2 steps'", 2, "the recipe of rank 1 (host"),
+                                ("set -- \"$@\" --set lr=1", 1, "rank 1 (host")):
+        script = run.write("rank.sh", f'if [ "$OMPI_COMM_WORLD_RANK" = 1 ]; then {what}; fi\nexec "$@"\n')
+        p = subprocess.run(["mpirun", "-q", "--oversubscribe", "-n", "2", "sh", script, run.lmc, "run", file, "--set",
+                            "parallel.mesh=(dp = 2)", "--out", run.path("run")], text=True, capture_output=True,
+                           env={**os.environ, **QUICK, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+                                "OMPI_MCA_btl_vader_single_copy_mechanism": "none", "OMPI_MCA_orte_tmpdir_base": run.folder}, timeout=600)
+        check(p.returncode == status and words in p.stderr, f"{what}: {p.returncode}: {p.stdout}{p.stderr}")
 
 
 LOSS = """import std.nn: xent
