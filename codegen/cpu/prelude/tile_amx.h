@@ -124,25 +124,51 @@ LM_PACK_FUNCTION(lm_pack_b_transposed_bf16, uint16_t, lm_squares, 0, 0)
 
 // ---- tiles
 
-// c (+)= a b for `steps` times 32 elements of k. Four squares of C stay in tile registers.
-LM_INLINE void lm_amx_sum(lm_amx *x, int64_t steps, lm_squares_at a, lm_squares_at b, float *c,
-                          int64_t row, int add) {
+// A block of C: four tiles, whose sums are in tile registers 0 to 3. c NULL: none.
+typedef struct lm_amx_block {
+  float *c;
+  int64_t row;
+  int add;
+} lm_amx_block;
+
+#define LM_AMX_AT(B, T) ((B)->c + (T) / 2 * LM_SQUARE * (B)->row + (T) % 2 * LM_SQUARE)
+#define LM_AMX_PUT(X, T, B)                                                                        \
+  do {                                                                                             \
+    if ((B)->c)                                                                                    \
+      LM_AMX_STORE(X, T, LM_AMX_AT(B, T), (B)->row * 4);                                           \
+  } while (0)
+// Stores a tile of the block before, and begins that of the next.
+#define LM_AMX_NEXT(X, T, BEFORE, B)                                                               \
+  do {                                                                                             \
+    LM_AMX_PUT(X, T, BEFORE);                                                                      \
+    if ((B)->add)                                                                                  \
+      LM_AMX_LOAD(X, T, LM_AMX_AT(B, T), (B)->row * 4);                                            \
+    else                                                                                           \
+      LM_AMX_ZERO(X, T);                                                                           \
+  } while (0)
+
+// c (+)= a b for `steps` times 32 elements of k, at least one. A store of a tile takes as long as a
+// multiplication and waits for the last one of that tile, so each tile of the block before is
+// stored where the others are already multiplied again.
+LM_INLINE void lm_amx_sum_next(lm_amx *x, int64_t steps, lm_squares_at a, lm_squares_at b,
+                               const lm_amx_block *before, const lm_amx_block *c) {
   const char *upper = a.first;
   const char *left = b.first;
-  int64_t bytes = row * 4;
-  float *lower = c + LM_SQUARE * row;
-  if (add) {
-    LM_AMX_LOAD(x, 0, c, bytes);
-    LM_AMX_LOAD(x, 1, c + LM_SQUARE, bytes);
-    LM_AMX_LOAD(x, 2, lower, bytes);
-    LM_AMX_LOAD(x, 3, lower + LM_SQUARE, bytes);
-  } else {
-    LM_AMX_ZERO(x, 0);
-    LM_AMX_ZERO(x, 1);
-    LM_AMX_ZERO(x, 2);
-    LM_AMX_ZERO(x, 3);
-  }
-  for (; steps > 0; steps--, upper += a.step, left += b.step) {
+  LM_AMX_LOAD(x, 4, upper, a.row);
+  LM_AMX_LOAD(x, 6, left, b.row);
+  LM_AMX_NEXT(x, 0, before, c);
+  LM_AMX_DOT(x, 0, 4, 6);
+  LM_AMX_LOAD(x, 5, upper + a.other, a.row);
+  LM_AMX_NEXT(x, 2, before, c);
+  LM_AMX_DOT(x, 2, 5, 6);
+  LM_AMX_LOAD(x, 7, left + b.other, b.row);
+  LM_AMX_NEXT(x, 1, before, c);
+  LM_AMX_DOT(x, 1, 4, 7);
+  LM_AMX_NEXT(x, 3, before, c);
+  LM_AMX_DOT(x, 3, 5, 7);
+  while (--steps > 0) {
+    upper += a.step;
+    left += b.step;
     LM_AMX_LOAD(x, 4, upper, a.row);
     LM_AMX_LOAD(x, 6, left, b.row);
     LM_AMX_LOAD(x, 5, upper + a.other, a.row);
@@ -152,10 +178,21 @@ LM_INLINE void lm_amx_sum(lm_amx *x, int64_t steps, lm_squares_at a, lm_squares_
     LM_AMX_DOT(x, 1, 4, 7);
     LM_AMX_DOT(x, 3, 5, 7);
   }
-  LM_AMX_STORE(x, 0, c, bytes);
-  LM_AMX_STORE(x, 1, c + LM_SQUARE, bytes);
-  LM_AMX_STORE(x, 2, lower, bytes);
-  LM_AMX_STORE(x, 3, lower + LM_SQUARE, bytes);
+}
+
+LM_INLINE void lm_amx_put(lm_amx *x, const lm_amx_block *c) {
+  LM_AMX_PUT(x, 0, c);
+  LM_AMX_PUT(x, 1, c);
+  LM_AMX_PUT(x, 2, c);
+  LM_AMX_PUT(x, 3, c);
+}
+
+// The same for one block alone.
+LM_INLINE void lm_amx_sum(lm_amx *x, int64_t steps, lm_squares_at a, lm_squares_at b, float *c,
+                          int64_t row, int add) {
+  const lm_amx_block none = {0}, all = {c, row, add};
+  lm_amx_sum_next(x, steps, a, b, &none, &all);
+  lm_amx_put(x, &all);
 }
 
 // Panels with `depth` elements along k.
@@ -194,11 +231,22 @@ LM_INLINE void lm_amx_round(const lm_sums *s, int64_t rows, int64_t columns) {
   }
 }
 
+// Stores the block and rounds its sums.
+LM_INLINE void lm_amx_finish(lm_amx *x, lm_amx_block *block, const lm_sums *sums) {
+  lm_amx_put(x, block);
+  if (block->c && sums->bf16)
+    lm_amx_round(sums, LM_SIDE, LM_SIDE);
+  block->c = 0;
+}
+
+// Each whole block is stored and rounded while the one after it is multiplied.
 LM_INLINE void lm_amx_tiles(int64_t n, int64_t rows, int64_t columns, lm_squares_at a,
                             lm_squares_at b, const lm_sums *sums) {
   lm_amx x;
   float t[LM_SIDE][LM_SIDE] __attribute__((aligned(64)));
   int64_t steps = (n + 2 * LM_SQUARE - 1) / (2 * LM_SQUARE);
+  lm_amx_block before = {0};
+  lm_sums last = *sums;
   LM_AMX_BEGIN(&x);
   for (int64_t j = 0; j < columns; j += LM_SIDE)
     for (int64_t i = 0; i < rows; i += LM_SIDE) {
@@ -207,13 +255,21 @@ LM_INLINE void lm_amx_tiles(int64_t n, int64_t rows, int64_t columns, lm_squares
       int64_t down = lm_min64(LM_SIDE, rows - i);
       int64_t across = lm_min64(LM_SIDE, columns - j);
       lm_sums z = lm_sums_of_tile(sums, i, j, &t[0][0], LM_SIDE);
-      if (down < LM_SIDE || across < LM_SIDE)
+      if (down < LM_SIDE || across < LM_SIDE) {
+        lm_amx_finish(&x, &before, &last);
         lm_amx_edge(&x, steps, down, across, p, q, z.c, z.row, z.add);
-      else
-        lm_amx_sum(&x, steps, p, q, z.c, z.row, z.add);
-      if (z.bf16)
-        lm_amx_round(&z, down, across);
+        if (z.bf16)
+          lm_amx_round(&z, down, across);
+        continue;
+      }
+      const lm_amx_block block = {z.c, z.row, z.add};
+      lm_amx_sum_next(&x, steps, p, q, &before, &block);
+      if (before.c && last.bf16)
+        lm_amx_round(&last, LM_SIDE, LM_SIDE);
+      before = block;
+      last = z;
     }
+  lm_amx_finish(&x, &before, &last);
   LM_AMX_END(&x);
 }
 
