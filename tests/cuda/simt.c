@@ -8,13 +8,14 @@
 #include <sys/mman.h>
 
 #include "codegen/cuda/cuda.h"
+#include "tests/sanitizer.h"
 
 #define API __attribute__((visibility("default"), used))
 
 // ---- fibers: on x86-64 a switch takes a dozen instructions, elsewhere it is swapcontext. The
 // address sanitizer is notified of each switch.
 
-#ifdef __SANITIZE_ADDRESS__
+#if LM_ADDRESS_SANITIZER
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #else

@@ -16,6 +16,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "tests/sanitizer.h"
+
 #define API __attribute__((visibility("default"), used))
 
 enum {
@@ -271,7 +273,7 @@ void simt_global_touch(const void *p, size_t bytes, bool write, const void *code
 // ---- functions that the compiler calls; the thread sanitizer's library defines it in a separate
 // program
 
-#ifndef __SANITIZE_THREAD__
+#if !LM_THREAD_SANITIZER
 #define CODE __builtin_return_address(0)
 #define ACCESSES(n)                                                                                \
   API void __tsan_read##n(void *p) {                                                               \

@@ -17,6 +17,7 @@
 #include "runtime/base/processors.h"
 #include "runtime/cpu/share.h"
 #include "tests/runtime/check.h"
+#include "tests/sanitizer.h"
 
 enum {
   WORKS = 200,
@@ -173,7 +174,7 @@ static void exit_check(void) {
   CHECK(waitpid(pid, &state, 0) == pid && !state);
 }
 
-#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+#if !LM_THREAD_SANITIZER && !LM_ADDRESS_SANITIZER
 static int refused_after = -1; // threads that may still be created; -1: any number
 
 int pthread_create(pthread_t *out, const pthread_attr_t *attr, void *(*run)(void *), void *user) {

@@ -7,6 +7,7 @@
 #include "runtime/cpu/gemm.h"
 #include "runtime/cpu/gemm_call.h"
 #include "tests/runtime/check.h"
+#include "tests/sanitizer.h"
 
 enum {
   THREADS = 2,
@@ -58,7 +59,7 @@ static void gemms_run(void *user, int me) {
 }
 
 int main(void) {
-#ifdef __SANITIZE_ADDRESS__
+#if LM_ADDRESS_SANITIZER
   return 0; // it does not return freed memory
 #endif
   float *a = lm_calloc((size_t)ROW * K, sizeof *a);
