@@ -369,7 +369,7 @@ static lm_status compile_error(loader *l, const batch *b, int exit_status) {
                         "%s cannot compile a generated kernel (status %d)%s%s:\n%.*s",
                         lm_cpu_compiler_text(&l->cpu, l->out->arena), exit_status,
                         machine_error ? lm_errno_hint(error_named(messages.p)) : "",
-                        source_keep(l, b), MESSAGE_MAX, messages.p);
+                        machine_error ? "" : source_keep(l, b), MESSAGE_MAX, messages.p);
   lm_buf_free(&messages);
   return s;
 }

@@ -1,8 +1,8 @@
 """Memory or disk is exhausted at any moment of a compilation and two steps: status 2 with a message, the checkpoint that
 existed before loads, and the same command then ends with the bits of an undisturbed run. Uses lmc_faulty (tests/fault/faulty.c)."""
-import os, random, re, shutil, subprocess
+import json, os, random, re, shutil, subprocess
 
-from harness import Run, Skip, check, folder_bytes, remove
+from harness import ROOT, Run, Skip, check, folder_bytes, remove
 
 TINY = """import std.nn: rmsnorm, xent
 model Tiny(d = 8, vocab = 256) {
@@ -23,6 +23,14 @@ recipe R {
   eval dev { data = Text.dev; every = 1 steps; metrics = [loss, bits_per_byte] }
   save = checkpoint("run", every = 1 steps, keep = 2)
 }
+"""
+
+ZOO = """import "{root}/examples/zoo/qwen3.lm": Qwen3
+data Talk {{ source s = chat("talk.jsonl", template = "chatml"); pack best_fit(seq = 96 tokens) }}
+recipe R {{
+  model = Qwen3(depth = 1, d = 16, ff = 32, heads = 2, kv = 1, e = 8, vocab = 256)
+  data = Talk; run = 1 steps; batch = 96 tokens; save = checkpoint("run")
+}}
 """
 
 
@@ -126,9 +134,9 @@ def test_after_an_allocation(run):
         f.recovers(f"allocation {n * k // 9}")
 
 
-def limited(run, limit, *args):
+def limited(run, limit, *args, stdin=None):
     """(status, stderr) of a command under `ulimit LIMIT`; None where the system's loader fails"""
-    p = subprocess.run(["bash", "-c", f'ulimit {limit}; exec "$0" "$@"', run.lmc, *args], capture_output=True, text=True, cwd=run.folder)
+    p = subprocess.run(["bash", "-c", f'ulimit {limit}; exec "$0" "$@"', run.lmc, *args], input=stdin, capture_output=True, text=True, errors="replace", cwd=run.folder)
     return None if "shared libraries" in p.stderr else (p.returncode, p.stderr)
 
 
@@ -165,6 +173,55 @@ def test_small_disk(run):
         steps = p.stdout.count("step-0")
         check(p.stdout.count("bits/byte") == steps and steps in checkpoints and ".tmp" not in p.stdout, f"{size}: {p}")
         check("Sanitizer" not in p.stderr, p.stderr)
+
+
+# generates and evaluates with a cache of that size, which is empty; lists temporary files and sources that remain
+SMALL_CACHE = """mount -t tmpfs -o size=$0,mode=700 none small || exit 77
+for command in "generate run --prompt ab -n 2" "eval run"; do
+  rm -rf small/* small/.lmc*
+  LMC_CACHE=$PWD/small "$1" $command >out 2>err; echo "status $? $(cat err)"
+  ls -A small | grep -e tmp -e failed; ls -A small/data 2>/dev/null | grep tmp
+done
+true"""
+
+
+def test_small_cache(run):
+    """a disk of the cache that is full, or fills up while kernels are compiled: a message, and nothing unfinished is left"""
+    run.write("text.txt", "a few words of a text\n" * 300)
+    run("run", run.write("tiny.lm", TINY), "--out", run.path("run"), "-q", "--steps", 1)
+    os.mkdir(run.path("small"))
+    for size, statuses in (("64k", "2"), ("160k", "02"), ("176k", "02"), ("4m", "0")):
+        p = subprocess.run(["unshare", "-m", "sh", "-c", SMALL_CACHE, size, run.lmc], cwd=run.folder, capture_output=True, text=True)
+        if p.returncode == 77 or "unshare" in p.stderr:
+            raise Skip("a file system of one's own takes root")
+        found = re.findall(r"^status (\d+)(.*)", p.stdout, re.M)
+        check(len(found) == 2 and all(code in statuses for code, _ in found), f"{size}: {p.stdout}")
+        check(all(code == "0" or "No space left on device" in p.stdout for code, _ in found), f"{size}: {p.stdout}")
+        check(not re.search(r"^(\.lmc-tmp|failed-|.*\.tmp$)", p.stdout, re.M) and "Sanitizer" not in p.stdout, f"{size}: {p.stdout}")
+
+
+SPACES = range(56000, 116000, 12000)  # kB of addresses
+
+
+def test_small_spaces(run):
+    """commands with a small address space end with success or with a message"""
+    if run.slow:
+        raise Skip("the sanitizers map terabytes of addresses")
+    run.write("talk.jsonl", json.dumps({"messages": [{"role": r, "content": t} for r, t in (("user", "ping"), ("assistant", "pong"))]}) + "\n")
+    file = run.write("zoo.lm", ZOO.format(root=ROOT))
+    run("run", file, "-q", "--out", run.path("run"))
+    run("export", run.path("run"), "-o", run.path("hf"))
+    run("import", "hf", run.path("hf"), "-o", run.path("base"))
+    commands = (("chat", "base", "-n", "2", "--context", "128"), ("generate", "base", "-p", "ping", "-n", "4"), ("eval", "run", "--on", "train"),
+                ("export", "run", "-o", "again"), ("import", "hf", "hf", "-o", "imported"), ("data", file))
+    ended = []
+    for args in commands:
+        for kb in [*SPACES, 1 << 22] if not run.nightly else range(50000, 160000, 500):
+            result = limited(run, f"-v {kb}", *args, stdin="ping\n")
+            ended.append(result and result[0])
+            check(not result or result[0] in (0, 2), f"{args}, {kb}: {result}")
+            check(not result or result[0] == 0 or "limit" in result[1] or "memory" in result[1], f"{args}, {kb}: {result}")
+    check(0 in ended and 2 in ended, str(ended))
 
 
 def test_no_working_folder(run):
