@@ -19,8 +19,19 @@ int cuda_stage_lanes(const cuda_emit *e, int k) {
   return e->stages[k].lanes ? e->stages[k].lanes : e->team;
 }
 
-// All lanes of a team execute the statements outside of its strided loop; inside, lanes beyond the
-// end of the last round are idle.
+// The lanes for which a team issues the n iterations of a loop. Beyond the end of the last round
+// the lanes of a warp are idle, and warps that have none of its iterations skip it.
+static double issued_lanes(const cuda_emit *e, int k, double n) {
+  double lanes = cuda_stage_lanes(e, k);
+  double rounds = floor(n / lanes);
+  double rest = n - rounds * lanes;
+  if (e->stages[k].lanes)
+    return e->team * ceil(n / lanes);
+  double last = CUDA_WARP * ceil(rest / CUDA_WARP);
+  return rounds * lanes + (last < lanes ? last : rest > 0 ? lanes : 0);
+}
+
+// All lanes of a team execute the statements outside of its strided loops.
 double cuda_lanes(const lm_gen *g, int level) {
   const cuda_emit *e = (const cuda_emit *)g;
   if (e->form == CUDA_FLAT)
@@ -30,7 +41,7 @@ double cuda_lanes(const lm_gen *g, int level) {
     if (!e->stages[k].strided)
       continue;
     double n = cuda_trips(e, k);
-    lanes *= ceil(n / cuda_stage_lanes(e, k)) / n;
+    lanes *= issued_lanes(e, k, n) / (e->team * n);
   }
   return lanes;
 }

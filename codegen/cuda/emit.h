@@ -15,7 +15,7 @@ enum {
   CUDA_MAX_SHARED = 40 << 10,
   CUDA_UNROLLED = 8,       // iterations of a loop of a thread without a team that run at a time
   CUDA_MAX_LOCAL = 128,    // limit in elements for a row in a thread's local array
-  CUDA_SUM_REGISTERS = 32, // limit for the sums over points that a thread has in registers
+  CUDA_SUM_REGISTERS = 40, // limit for the sums over points that a thread has in registers
 };
 
 typedef enum {
@@ -227,6 +227,8 @@ const char *cuda_lane_of(const cuda_emit *e, int k);
 // The iterations of each lane in a loop over the lanes of a team, or at most one; 0 if they differ
 // or are many.
 int cuda_team_rounds(const cuda_emit *e, int k);
+// Registers for the vectors that a thread loads in a pass.
+int cuda_loaded_registers(const cuda_emit *e, int pass);
 // The number of the iteration of stage 0, as an index of an array in registers.
 const char *cuda_round_index(cuda_emit *e);
 // The head of a loop over the lanes of a team. If every lane has the same few iterations, their

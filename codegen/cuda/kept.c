@@ -16,7 +16,7 @@
 
 enum {
   ROW_REGISTERS = 32, // leaves room for 32 warps on a multiprocessor
-  SUM_REGISTERS = 80  // with the sums over points: two blocks on a multiprocessor
+  SUM_REGISTERS = 72  // with the sums over points: two blocks on a multiprocessor
 };
 
 void cuda_kept_begin(cuda_emit *e) {

@@ -268,11 +268,20 @@ static void launch_of(const cuda_emit *e, lm_kernel_code *out) {
 }
 
 // Sums over points have about two blocks for each multiprocessor (choose): their registers shall
-// leave room for both, if the sums in shared memory do.
+// leave room for both, if the sums in shared memory do. Of two large blocks a thread has 64.
 static bool is_paired(const lm_plan_options *o, const cuda_emit *e, const cuda_code *c,
                       const lm_kernel_code *out) {
-  return e->g.kernel->attr.n_to && c->threads <= CUDA_ROWS_THREADS &&
-         2 * out->launch.shared <= cuda_max_pool(&o->target);
+  enum {
+    FEW = 40
+  };
+  int loaded = 0;
+  for (uint32_t p = 0; p < e->g.s->n_passes; p++) {
+    int n = cuda_loaded_registers(e, (int)p);
+    loaded = n > loaded ? n : loaded;
+  }
+  bool room = c->threads <= CUDA_THREADS ||
+              (c->threads <= CUDA_ROWS_THREADS && e->kept_registers + loaded <= FEW);
+  return e->g.kernel->attr.n_to && room && 2 * out->launch.shared <= cuda_max_pool(&o->target);
 }
 
 bool cuda_kernel_emit(const lm_plan_options *o, const lm_op *kernel, lm_arena *arena,

@@ -304,18 +304,21 @@ static cuda_rounds rounds_of(cuda_emit *e) {
   cuda_axis axes[LM_GEN_LOOPS];
   cuda_rounds none = {0};
   bool whole_team = e->stages[0].strided && !e->stages[0].lanes;
-  if (e->form == CUDA_FLAT || e->team == 1 || !whole_team || stage_axes(e, 0, axes) != 1)
+  int n_axes = stage_axes(e, 0, axes);
+  if (e->form == CUDA_FLAT || e->team == 1 || !whole_team || !n_axes)
     return none;
-  const lm_var *v = &e->g.vars.v[axes[0].var];
   int n = cuda_team_rounds(e, 0);
-  if (v->lo || !n)
+  if (!n || (n_axes == 1 && e->g.vars.v[axes[0].var].lo))
     return none;
+  const char *name = n_axes == 1 ? e->g.vars.v[axes[0].var].name : "p";
   lm_buf head = {0};
   if (e->g.kernel->attr.n_to)
-    cuda_team_head(e, 0, v->name, axes[0].extent, true, &head);
+    cuda_team_head(e, 0, name, cuda_axes_product(e, axes, n_axes), true, &head);
+  if (e->g.kernel->attr.n_to && n_axes > 1)
+    cuda_decode(e, axes, n_axes, "p", &head);
   return (cuda_rounds){
       .head = lm_gen_take(&e->g, &head),
-      .index = v->name,
+      .index = name,
       .n = n,
   };
 }

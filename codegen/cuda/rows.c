@@ -179,6 +179,22 @@ static bool in_registers(const cuda_emit *e, uint32_t result) {
   return n == sum_elements(e, result);
 }
 
+int cuda_loaded_registers(const cuda_emit *e, int pass) {
+  int n = 0;
+  for (uint32_t i = 0; i < e->g.n_accesses; i++)
+    n += e->g.accesses[i].memory && e->g.accesses[i].pass == pass ? e->width[pass] : 0;
+  return n;
+}
+
+// True if the pass has registers for n more sums beside the vectors that it loads.
+static bool has_room(const cuda_emit *e, int n) {
+  enum {
+    PASS_REGISTERS = 72 // of 128
+  };
+  int sums = sum_registers(e) + n;
+  return sums <= CUDA_SUM_REGISTERS && sums + cuda_loaded_registers(e, e->g.pass) <= PASS_REGISTERS;
+}
+
 // Adds x to a sum in a register, if the pass has only a loop over lanes, and maybe one over the
 // elements of a vector. location: the arguments of lm_get and lm_put for the sum in shared memory.
 static bool register_add(cuda_emit *e, int level, uint32_t result, const char *location,
@@ -188,7 +204,7 @@ static bool register_add(cuda_emit *e, int level, uint32_t result, const char *l
   bool complete = e->vector ? !v->lo && v->hi == width : width == 1;
   const cuda_rounds *r = &e->rounds;
   if (!complete || level != e->n_stages || e->n_stages != 1 + (e->vector != 0) || !r->n ||
-      sum_registers(e) + r->n * width > CUDA_SUM_REGISTERS)
+      !has_room(e, r->n * width))
     return false;
   cuda_sum_part *p = &LM_PUSH(e->g.arena, e->sum_parts, e->n_sum_parts, e->cap_sum_parts);
   *p = (cuda_sum_part){.result = result,
