@@ -38,8 +38,9 @@ typedef struct lm_fuse_node {
   double work;         // elements of its loops; representative: of the whole group
   double widest; // elements of its largest operand or result; representative: of the whole group
   lm_axis
-      innermost; // last axis of the largest operand or result; representative: of the whole group
-  bool needed;   // used outside of its kernel
+      innermost;  // last axis of the largest operand or result; representative: of the whole group
+  bool needed;    // used outside of its kernel
+  bool in_result; // lm_fuse_again: a result of the function depends on it
   bool placed;
   lm_fuse_edge *deps; // operations of the same region that it depends on
   uint32_t n_deps, cap_deps;

@@ -5,11 +5,13 @@
 // need not be written and read.
 //
 // A value is computed again if it is elementwise, all of its users are in kernels of its region,
-// and the instructions take less time than the bytes that are not moved. Its dtype is no 16-bit
-// float: memory rounds those, so the choice, which depends on all kernels, would change results,
-// and a model whose edit has no effect yet would not have the bits of its base. The choice for one
+// and the instructions take less time than the bytes that are not moved. The choice for one
 // value changes what the kernels read, so rounds repeat while there is a gain. Compile time is
 // linear: each round lists the users of all values once.
+//
+// The choice depends on all kernels, and memory rounds 16-bit floats, registers do not. A model
+// whose edit has no effect yet must have the loss of its base, in the same bits. So a 16-bit float
+// is only computed again if no result of the function depends on it: in the backward pass.
 #include <string.h>
 #include "compiler/ops/interface.h"
 #include "compiler/passes/fuse/fuse.h"
@@ -187,7 +189,7 @@ static double gain(again *a) {
 static bool may_be(const lm_fuse *s, const lm_fuse_node *n) {
   return n->kind == LM_FUSE_FUSED && n->needed && !n->chunk && n->op->n_out == 1 &&
          lm_op_has(n->op, LM_T_ELEMENTWISE) && n->op->n_in &&
-         !lm_dtype_is_half((lm_dtype)n->op->out[0]->type.dtype) &&
+         !(n->in_result && lm_dtype_is_half((lm_dtype)n->op->out[0]->type.dtype)) &&
          lm_remat_choice(n->op->remat) == LM_REMAT_AUTO && !lm_fuse_unrounded(s, n->op);
 }
 
@@ -224,12 +226,42 @@ static bool compute_again(user_index *x, uint32_t node) {
   return true;
 }
 
+static bool mark(lm_fuse *s, const lm_op *op) {
+  bool changed = false;
+  for (uint32_t i = 0; i < op->n_in; i++) {
+    lm_fuse_node *from = lm_fuse_node_of(s, op->in[i]);
+    changed |= from && !from->in_result;
+    if (from)
+      from->in_result = true;
+  }
+  return changed;
+}
+
+// Marks what the results of the function depend on. The operations of a loop have larger numbers
+// than the loop.
+static void mark_results(lm_fuse *s) {
+  bool changed = mark(s, s->f->body->last);
+  while (changed) {
+    changed = false;
+    for (uint32_t i = s->n - 1; i > 0; i--) {
+      const lm_op *op = s->nodes[i].op;
+      if (!s->nodes[i].in_result)
+        continue;
+      changed |= mark(s, op);
+      if (op->code == LM_OP_LOOP)
+        changed |= mark(s, op->body->last);
+    }
+  }
+}
+
 void lm_fuse_again(lm_fuse *s) {
   bool changed = s->target && s->target->kind == LM_TARGET_CUDA;
   user_index x = {
       .s = s,
       .of = changed ? LM_NEW_N(s->arena, users, s->n) : NULL,
   };
+  if (changed)
+    mark_results(s);
   for (int round = 0; changed && round < ROUNDS; round++) {
     changed = false;
     lm_fuse_needs(s);

@@ -7,9 +7,15 @@
 // program order, then between groups that read the same values. Two groups are not merged if the
 // parallel axes would leave too few points for the work, or if an operation outside would have to
 // run in between.
+//
+// A merge may prevent a better one, as that of the sums of rows with a later kernel that reads the
+// sums alone prevents one with a kernel that reads the rows. So groups of a GPU also grow in
+// another order: along dependences on few numbers last, and before that between groups that read
+// the same large values. Of both orders each region has the one that moves fewer bytes.
 #include <string.h>
 #include "compiler/passes/fuse/fuse.h"
 #include "compiler/passes/rewrite.h"
+#include "compiler/plan/cost.h"
 
 static double type_elements(const lm_module *m, lm_type t) {
   return (double)lm_type_elements(m, t);
@@ -240,13 +246,29 @@ static bool is_fused(const lm_fuse *s, uint32_t n) {
   return s->nodes[n].kind == LM_FUSE_FUSED;
 }
 
-static void join_along(lm_fuse *s) {
+typedef enum {
+  IN_ORDER,
+  THIN_LAST,
+} order;
+
+// True if v is few numbers beside the largest value that the group of one of the nodes reads.
+static bool is_thin(const lm_fuse *s, const lm_value *v, uint32_t a, uint32_t b) {
+  enum {
+    FEW = 16
+  };
+  double n = FEW * type_elements(s->m, v->type);
+  return n <= s->nodes[group_of(s, a)].widest || n <= s->nodes[group_of(s, b)].widest;
+}
+
+static void join_along(lm_fuse *s, order o) {
   for (uint32_t n = 1; n < s->n; n++) {
     if (!is_fused(s, n))
       continue;
     for (uint32_t i = 0; i < s->nodes[n].n_deps; i++) {
       uint32_t from = s->nodes[n].deps[i].from;
-      if (is_fused(s, from))
+      bool waits =
+          o == THIN_LAST && is_fused(s, from) && is_thin(s, s->nodes[from].op->out[0], from, n);
+      if (is_fused(s, from) && !waits)
         try_join(s, group_of(s, from), group_of(s, n));
     }
   }
@@ -256,9 +278,21 @@ static void join_along(lm_fuse *s) {
 
 typedef struct reader {
   lm_fuse *s;
+  order order;
   uint32_t node;
   uint32_t *last; // by value id: the last reader
 } reader;
+
+// True if two groups that read v may be merged. A point of a GPU's kernel is computed by many
+// threads, so that it may be a row of points of the other group.
+static bool fits(const reader *r, const lm_value *v, uint32_t other) {
+  const lm_fuse *s = r->s;
+  lm_type x = s->nodes[group_of(s, other)].allowed;
+  lm_type y = s->nodes[group_of(s, r->node)].allowed;
+  if (r->order == IN_ORDER)
+    return lm_type_same_axes(x, y);
+  return !is_thin(s, v, other, r->node) && (lm_type_subset(x, y) || lm_type_subset(y, x));
+}
 
 // Groups that read a common value become one: the value is read once, and one launch is saved.
 static void join_reader(void *user, lm_value *v, lm_type touched) {
@@ -269,24 +303,19 @@ static void join_reader(void *user, lm_value *v, lm_type touched) {
   uint32_t other = r->last[v->id];
   uint32_t me = group_of(s, r->node);
   bool near = other && s->nodes[other].op->parent == s->nodes[r->node].op->parent;
-  if (near && lm_type_same_axes(s->nodes[group_of(s, other)].allowed, s->nodes[me].allowed))
+  if (near && fits(r, v, other))
     try_join(s, group_of(s, other), me);
   r->last[v->id] = r->node;
 }
 
-static void join_siblings(lm_fuse *s) {
+static void join_siblings(lm_fuse *s, order o) {
   uint32_t *last = lm_calloc(s->m->n_values + 1, sizeof *last);
   for (uint32_t n = 1; n < s->n; n++) {
-    reader r = {s, n, last};
+    reader r = {s, o, n, last};
     if (is_fused(s, n))
       lm_fuse_leaves(s, s->nodes[n].op, join_reader, &r);
   }
   lm_free(last);
-}
-
-void lm_fuse_group(lm_fuse *s) {
-  join_along(s);
-  join_siblings(s);
 }
 
 // ---- values used outside of their kernel
@@ -330,4 +359,89 @@ lm_type lm_fuse_parallel_axes(const lm_fuse *s, uint32_t group) {
     }
   }
   return best;
+}
+
+// ---- the better order
+
+typedef struct moved {
+  lm_fuse *s;
+  uint32_t group;
+  uint32_t *seen; // by value id: the last group that reads it
+  double bytes;
+} moved;
+
+static void read_leaf(void *user, lm_value *v, lm_type touched) {
+  moved *x = user;
+  const lm_fuse_node *n = lm_fuse_node_of(x->s, v);
+  bool own = n && n->kind == LM_FUSE_FUSED && n->group == x->group;
+  if (own || x->seen[v->id] == x->group)
+    return;
+  x->seen[v->id] = x->group;
+  x->bytes += lm_type_traffic(x->s->m, v->type);
+}
+
+static void move_group(moved *x, uint32_t group) {
+  const lm_fuse *s = x->s;
+  x->group = group;
+  x->bytes += lm_cost_launch_bytes(s->target);
+  for (uint32_t n = group; n; n = s->nodes[n].next) {
+    const lm_op *op = s->nodes[n].op;
+    if (!is_fused(s, n))
+      continue;
+    lm_fuse_leaves(s, op, read_leaf, x);
+    if (s->nodes[n].needed)
+      x->bytes += lm_type_traffic(s->m, op->out[0]->type);
+  }
+}
+
+// The bytes that the kernels of each region move, at the first node of the region.
+static double *bytes_of_regions(lm_fuse *s, const uint32_t *first) {
+  double *bytes = LM_NEW_N(s->arena, double, s->n);
+  moved x = {
+      .s = s,
+      .seen = lm_calloc(s->m->n_values + 1, sizeof *x.seen),
+  };
+  lm_fuse_needs(s);
+  for (uint32_t n = 1; n < s->n; n++) {
+    if (!is_fused(s, n) || group_of(s, n) != n)
+      continue;
+    x.bytes = 0;
+    move_group(&x, n);
+    bytes[first[n]] += x.bytes;
+  }
+  lm_free(x.seen);
+  return bytes;
+}
+
+// For each node, the first node of its region.
+static uint32_t *first_of_regions(const lm_fuse *s) {
+  uint32_t *first = LM_NEW_N(s->arena, uint32_t, s->n);
+  for (uint32_t n = 1; n < s->n; n++)
+    first[n] = s->nodes[n].op->parent->first->mark;
+  return first;
+}
+
+static void join_all(lm_fuse *s, order o) {
+  join_along(s, o);
+  join_siblings(s, o);
+  if (o == THIN_LAST)
+    join_along(s, IN_ORDER);
+}
+
+void lm_fuse_group(lm_fuse *s) {
+  size_t size = s->n * sizeof *s->nodes;
+  lm_fuse_node *apart = LM_NEW_N(s->arena, lm_fuse_node, s->n);
+  memcpy(apart, s->nodes, size);
+  join_all(s, IN_ORDER);
+  if (!is_gpu(s))
+    return;
+  const uint32_t *first = first_of_regions(s);
+  const double *in_order = bytes_of_regions(s, first);
+  lm_fuse_node *other = s->nodes;
+  s->nodes = apart;
+  join_all(s, THIN_LAST);
+  const double *thin_last = bytes_of_regions(s, first);
+  for (uint32_t n = 1; n < s->n; n++)
+    if (in_order[first[n]] <= thin_last[first[n]])
+      s->nodes[n] = other[n];
 }

@@ -156,7 +156,13 @@ static void demand(lm_fuse *s, lm_value *v) {
 
 // Pads and concatenations are computed part by part, and views that split axes in nested loops, so
 // their axes must be inner axes. The few taps of a window are decided at run time instead.
-static void keep_inside(const lm_op *op, lm_type *allowed) {
+static void keep_inside(const lm_fuse *s, const lm_op *op, lm_type *allowed) {
+  lm_type out = op->out[0]->type;
+  bool gpu = s->target && s->target->kind == LM_TARGET_CUDA;
+  bool rows = gpu && op->code == LM_OP_VIEW && op->attr.n_to == 1 &&
+              out.axis[out.rank - 1] != op->attr.to[0];
+  if (rows)
+    return;
   bool window = op->code == LM_OP_WINDOW || op->code == LM_OP_UNWINDOW;
   bool splits =
       (lm_op_has(op, LM_T_ASSEMBLE) && !window) || (op->code == LM_OP_VIEW && op->attr.n_axes > 1);
@@ -182,7 +188,7 @@ static void keep_cone_inside(const lm_fuse *s, const lm_op *op, lm_type *allowed
     if (!n || n->kind != LM_FUSE_REMAT)
       continue;
     if (!reads_operand_whole(s, n->op))
-      keep_inside(n->op, allowed);
+      keep_inside(s, n->op, allowed);
     keep_cone_inside(s, n->op, allowed);
   }
 }
@@ -199,7 +205,7 @@ lm_type lm_fuse_allowed_axes(const lm_fuse *s, const lm_fuse_node *n) {
         t = without(t, a);
     }
   if (!reads_operand_whole(s, op))
-    keep_inside(op, &t);
+    keep_inside(s, op, &t);
   keep_cone_inside(s, op, &t);
   return t;
 }
