@@ -40,6 +40,17 @@ lm_value *lm_chunk_rows(lm_chunked *x, lm_value *v) {
   return lm_chunk_front(x, lm_chunk_of(x, v), &x->i, 1);
 }
 
+lm_value *lm_chunk_merged(lm_chunked *x, lm_value *v) {
+  const lm_axis both[] = {x->chunk, x->i};
+  lm_attr merge = {.axes = {x->chunk, x->i}, .n_axes = 2, .to = {x->t}, .n_to = 1};
+  v = lm_chunk_front(x, v, both, 2);
+  return lm_emit(x->b, LM_OP_VIEW, &v, 1, &merge, NULL);
+}
+
+lm_value *lm_chunk_decayed(lm_chunked *x, lm_value *v, lm_value *decay) {
+  return lm_chunk_emit2(x->b, LM_OP_MUL, v, lm_chunk_merged(x, decay));
+}
+
 lm_value *lm_chunk_positions(lm_chunked *x, lm_axis i) {
   lm_type row = lm_type_make(LM_INT, &i, 1);
   return lm_emit(x->b, LM_OP_IOTA, NULL, 0, NULL, &row);
@@ -91,12 +102,20 @@ lm_value *lm_chunk_earlier(lm_chunked *x, lm_value *v) {
   return chunks_from(x, v, 0);
 }
 
+// u times the decay behind its position, at j.
+static lm_value *until_end(lm_chunked *x) {
+  if (!x->by_position)
+    return lm_chunk_emit2(x->b, LM_OP_MUL, x->u, x->rest);
+  lm_value *u = lm_chunk_decayed(x, x->of->u, lm_chunk_rename(x, x->rest, x->j, x->i));
+  return lm_chunk_at_j(x, lm_chunk_of(x, lm_emit_cast(x->b, u, x->of->dtype)));
+}
+
 lm_value *lm_chunk_added(lm_chunked *x) {
   lm_type h = x->of->lift.scan->in[0]->type;
   lm_axis order[LM_RANK] = {x->later};
   memcpy(order + 1, h.axis, h.rank * sizeof *order);
   bool keyed = x->of->keyed;
-  lm_value *u = keyed ? x->u : lm_chunk_emit2(x->b, LM_OP_MUL, x->u, x->rest);
+  lm_value *u = keyed ? x->u : until_end(x);
   lm_value *k = keyed ? lm_chunk_emit2(x->b, LM_OP_MUL, x->k, x->rest) : x->k;
   u = lm_chunk_earlier(x, lm_emit_cast(x->b, u, x->of->dtype));
   k = lm_chunk_earlier(x, lm_emit_cast(x->b, k, x->of->dtype));

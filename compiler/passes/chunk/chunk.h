@@ -27,6 +27,9 @@ typedef struct lm_chunked {
   lm_value *states; // before these chunks: [later, batch, p, n], of the match's type; NULL: none
   lm_value *delta;  // the read of the delta rule, at j; NULL: none
   bool keeps;       // weights and reads that round, for the backward pass
+  // On a GPU, values are multiplied by decays along t, and chunks are views of the results: one
+  // kernel can compute them with what the model computes at each position.
+  bool by_position;
 } lm_chunked;
 
 // ---- values (chunk.c)
@@ -37,8 +40,12 @@ lm_value *lm_chunk_emit2(lm_builder *b, lm_opcode code, lm_value *v, lm_value *w
 // repeated.
 lm_value *lm_chunk_of(lm_chunked *x, lm_value *v);
 lm_value *lm_chunk_rename(lm_chunked *x, lm_value *v, lm_axis from, lm_axis to);
-lm_value *lm_chunk_at_j(lm_chunked *x, lm_value *v);    // i becomes j
-lm_value *lm_chunk_rows(lm_chunked *x, lm_value *v);    // by chunks, with i in front
+lm_value *lm_chunk_at_j(lm_chunked *x, lm_value *v); // i becomes j
+lm_value *lm_chunk_rows(lm_chunked *x, lm_value *v); // by chunks, with i in front
+// A value by chunks, for all positions, with t in front.
+lm_value *lm_chunk_merged(lm_chunked *x, lm_value *v);
+// v for all positions, times a decay by chunks.
+lm_value *lm_chunk_decayed(lm_chunked *x, lm_value *v, lm_value *decay);
 lm_value *lm_chunk_positions(lm_chunked *x, lm_axis i); // the indices along i or j
 // A GEMM of v and w, which are rounded to the match's type. wide: the result is f32.
 lm_value *lm_chunk_dot(lm_chunked *x, lm_value *v, lm_value *w, lm_type over, bool wide);

@@ -98,8 +98,9 @@ lm_value *lm_chunk_delta(lm_chunked *x) {
   int r = of->delta;
   lm_value *scale = of->scale ? lm_chunk_at_j(x, lm_chunk_of(x, of->scale)) : NULL;
   lm_value *a = scale ? lm_chunk_emit2(b, LM_OP_MUL, x->of_k[r], scale) : x->of_w[r];
-  lm_value *w = scale ? lm_chunk_emit2(b, LM_OP_MUL, x->k, scale) : x->w;
-  lm_value *z = lm_chunk_emit2(b, LM_OP_MUL, lm_chunk_of(x, of->read[r].c), x->before);
+  // The second operand is the one with n, which then is the innermost axis.
+  lm_value *w = scale ? lm_chunk_emit2(b, LM_OP_MUL, scale, x->k) : x->w;
+  lm_value *z = lm_chunk_emit2(b, LM_OP_MUL, x->before, lm_chunk_of(x, of->read[r].c));
   lm_value *m = inverse(x, a);
   lm_value *own = lm_chunk_at_j(x, lm_emit_dot(b, x->of_k[r], x->u, &x->j, 1));
   lm_value *from = lm_emit_dot(b, m, lm_chunk_at_j(x, z), &x->j, 1);

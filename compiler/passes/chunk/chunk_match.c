@@ -404,6 +404,19 @@ static lm_dtype dtype_of(const lm_chunk *c) {
   return t;
 }
 
+// v with n as its innermost axis, as GEMMs read it, if v is a multiplication.
+static lm_value *n_last(match *s, lm_value *v) {
+  lm_type n = s->to->n;
+  lm_type to = type_without(v->type, n);
+  if (!lm_op_is(v, LM_OP_MUL) || to.rank + n.rank != v->type.rank)
+    return v;
+  for (int i = 0; i < n.rank; i++)
+    to.axis[to.rank++] = n.axis[i];
+  lm_value *x = lm_widen_to(s->b, v->def->in[0], to);
+  lm_value *y = lm_widen_to(s->b, v->def->in[1], to);
+  return lm_type_equal(to, v->type) ? v : lm_emit2(s->b, LM_OP_MUL, x, y);
+}
+
 static bool reads_finish(match *s) {
   s->to->dtype = dtype_of(s->to);
   for (int i = 0; i < s->to->n_reads; i++) {
@@ -414,7 +427,7 @@ static bool reads_finish(match *s) {
     if (!r->c || !lm_type_subset(s->to->n, r->c->type) ||
         (r->plus && !factor(s, r->plus, DEPTH, &u, &k)))
       return false;
-    r->c = lm_emit_cast(s->b, least(s, r->c), s->to->dtype);
+    r->c = lm_emit_cast(s->b, n_last(s, least(s, r->c)), s->to->dtype);
     if (!r->plus)
       continue;
     lm_axis n[LM_RANK];
@@ -450,22 +463,43 @@ static bool same_value(const lm_value *x, const lm_value *y, int depth) {
   return true;
 }
 
+// True if v is k times factors that lack n. Multiplies *scale by them. *found: k is one of the
+// factors.
+static bool scale_of_k(match *s, lm_value *v, int depth, lm_value **scale, bool *found) {
+  lm_value *x = drop(s, v, s->to->n);
+  if (x)
+    *scale = times(s, *scale, x);
+  if (x)
+    return true;
+  lm_value *k = *found ? NULL : least(s, s->to->k);
+  v = *found ? v : least(s, v);
+  if (k && same_value(v, k, DEPTH))
+    return *found = true;
+  const lm_op *op = v->def;
+  if (!op || !depth)
+    return false;
+  if (op->code == LM_OP_EXPAND || op->code == LM_OP_PERMUTE)
+    return scale_of_k(s, op->in[0], depth - 1, scale, found);
+  return op->code == LM_OP_MUL && scale_of_k(s, op->in[0], depth - 1, scale, found) &&
+         scale_of_k(s, op->in[1], depth - 1, scale, found);
+}
+
 // The update's dependence on a read: w, or a multiple of k.
 static bool delta_make(match *s) {
   lm_value *v = s->next.term[OF_READ];
-  lm_value *u = NULL;
-  lm_value *k = NULL;
+  lm_value *scale = NULL;
+  bool found = false;
   s->to->delta = v ? s->next.read : -1;
   if (!v)
     return true;
   const lm_chunk_read *r = &s->to->read[s->next.read];
   if (r->inclusive || r->plus || !(v = drop(s, v, s->to->p)))
     return false;
-  if (factor(s, v, DEPTH, &u, &k) && u && k && same_value(k, s->to->k, DEPTH)) {
-    s->to->scale = least(s, u);
+  if (scale_of_k(s, v, DEPTH, &scale, &found) && found && scale) {
+    s->to->scale = least(s, scale);
     return true;
   }
-  s->to->w = least(s, v);
+  s->to->w = n_last(s, least(s, v));
   return lm_type_subset(s->to->n, s->to->w->type);
 }
 

@@ -141,7 +141,10 @@ static lm_value *earlier(lm_chunked *x, const lm_chunk_read *r) {
   lm_value *q = r->inclusive ? x->now : x->before;
   lm_value *y = x->of->keyed ? lm_chunk_emit2(x->b, LM_OP_MUL, c, q) : c;
   y = lm_chunk_later(x, lm_emit_cast(x->b, y, x->of->dtype));
-  y = lm_chunk_f32(x, all_chunks(x, lm_chunk_dot(x, y, x->states, n, false)));
+  y = all_chunks(x, lm_chunk_dot(x, y, x->states, n, false));
+  if (x->by_position)
+    return lm_chunk_decayed(x, lm_chunk_f32(x, lm_chunk_merged(x, y)), q);
+  y = lm_chunk_f32(x, y);
   if (x->of->keyed)
     return y;
   return lm_chunk_emit2(x->b, LM_OP_MUL, y, lm_chunk_front(x, q, &x->chunk, 1));
@@ -150,19 +153,12 @@ static lm_value *earlier(lm_chunked *x, const lm_chunk_read *r) {
 // The part of a read that the updates of the same chunk contribute.
 static lm_value *recent(lm_chunked *x, int index) {
   lm_type j = lm_type_make(LM_F32, &x->j, 1);
-  lm_value *y = lm_chunk_f32(x, lm_chunk_dot(x, x->of_k[index], x->u, j, false));
+  lm_value *y = lm_chunk_dot(x, x->of_k[index], x->u, j, false);
+  y = lm_chunk_f32(x, x->by_position ? lm_chunk_merged(x, y) : y);
   if (!x->of_w[index])
     return y;
   lm_value *of_delta = lm_emit_dot(x->b, x->of_w[index], x->delta, &x->j, 1);
   return lm_chunk_emit2(x->b, LM_OP_ADD, y, of_delta);
-}
-
-// v for all positions, with t in front.
-static lm_value *merged(lm_chunked *x, lm_value *v) {
-  const lm_axis both[] = {x->chunk, x->i};
-  lm_attr merge = {.axes = {x->chunk, x->i}, .n_axes = 2, .to = {x->t}, .n_to = 1};
-  v = lm_chunk_front(x, v, both, 2);
-  return lm_emit(x->b, LM_OP_VIEW, &v, 1, &merge, NULL);
 }
 
 static lm_value *read(lm_chunked *x, int index) {
@@ -175,7 +171,8 @@ static lm_value *read(lm_chunked *x, int index) {
     y = recent(x, index);
     y = x->states ? lm_chunk_emit2(x->b, LM_OP_ADD, y, earlier(x, r)) : y;
   }
-  y = lm_emit_cast(x->b, merged(x, y), in_region.dtype);
+  y = x->by_position ? y : lm_chunk_merged(x, y);
+  y = lm_emit_cast(x->b, y, in_region.dtype);
   if (r->rounded)
     lm_chunk_keep(x, y);
   lm_type to = {
@@ -203,18 +200,20 @@ static int64_t positions_of(const lm_chunk *of, int64_t n) {
   return 0;
 }
 
-static void rewrite(lm_chunk *c, int64_t size, uint32_t n_values, bool keeps) {
+static void rewrite(lm_chunk *c, int64_t size, uint32_t n_values, bool keeps, bool gpu) {
   lm_op *scan = c->lift.scan;
   lm_module *m = c->lift.b.m;
   lm_axis t = lm_scan_axis(scan);
   lm_sym name = LM_SYM(m->ctx, m->axes[t].name);
   lm_chunked x = {.b = &c->lift.b, .of = c, .t = t, .keeps = keeps};
+  x.by_position = gpu && !c->keyed && c->delta < 0;
   x.chunk = lm_axis_add(m, LM_SYM(m->ctx, "chunk"), lm_axis_size(m, t) / size, 0);
   x.i = lm_axis_add(m, name, size, 0);
   x.j = lm_axis_add(m, name, size, 0);
   x.later = later_of(&x);
   c->lift.b.loc = scan->loc;
-  x.u = lm_chunk_at_j(&x, lm_chunk_of(&x, c->u));
+  x.u = x.by_position ? lm_emit_cast(x.b, c->u, c->dtype) : c->u;
+  x.u = lm_chunk_at_j(&x, lm_chunk_of(&x, x.u));
   x.k = lm_chunk_at_j(&x, lm_chunk_of(&x, c->k));
   x.w = c->w ? lm_chunk_at_j(&x, lm_chunk_of(&x, c->w)) : NULL;
   lm_value **map = lm_calloc((size_t)n_values + 1, sizeof *map);
@@ -234,6 +233,7 @@ static void rewrite(lm_chunk *c, int64_t size, uint32_t n_values, bool keeps) {
 
 static void chunk_visit(lm_module *m, lm_region *r, const lm_pass_env *env) {
   bool forced = lm_pass_is_forced(env, "chunk_scan");
+  bool gpu = env->target && env->target->kind == LM_TARGET_CUDA;
   bool keeps = !env->less_memory && !(env->recompute && env->recompute->bytes);
   for (lm_op *op = r->first, *next; op; op = next) {
     next = op->next;
@@ -246,7 +246,7 @@ static void chunk_visit(lm_module *m, lm_region *r, const lm_pass_env *env) {
     bool fits = lm_chunk_match(op, &c);
     int64_t size = fits ? positions_of(&c, lm_axis_size(m, lm_scan_axis(op))) : 0;
     if (size && (forced || lm_chunk_is_profitable(env->target, &c, size)))
-      rewrite(&c, size, n_values, keeps);
+      rewrite(&c, size, n_values, keeps, gpu);
     lm_scan_lift_end(&c.lift);
   }
 }

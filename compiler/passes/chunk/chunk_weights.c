@@ -30,8 +30,23 @@ static lm_value *rows_last(lm_chunked *x, lm_value *v) {
   return lm_emit_permute(x->b, v, last, rank);
 }
 
+// v with j and n last, so that j is the innermost axis of a GEMM's result. If v has an axis that c
+// lacks, it would be that axis, and the GEMM would have few columns.
+static lm_value *columns_last(lm_chunked *x, lm_value *v) {
+  lm_type n = x->of->n;
+  lm_axis order[LM_RANK];
+  int rank = 0;
+  for (int i = 0; i < v->type.rank; i++)
+    if (v->type.axis[i] != x->j && lm_type_find(n, v->type.axis[i]) < 0)
+      order[rank++] = v->type.axis[i];
+  order[rank++] = x->j;
+  for (int i = 0; i < n.rank; i++)
+    order[rank++] = n.axis[i];
+  return lm_emit_permute(x->b, v, order, rank);
+}
+
 static lm_value *decayed(lm_chunked *x, lm_value *l, lm_value *c, lm_value *k) {
-  lm_value *dots = lm_chunk_dot(x, c, k, x->of->n, true);
+  lm_value *dots = lm_chunk_dot(x, c, columns_last(x, k), x->of->n, true);
   lm_value *weights = lm_chunk_emit2(x->b, LM_OP_MUL, rows_last(x, l), dots);
   if (!x->one)
     return weights;
