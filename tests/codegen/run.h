@@ -18,6 +18,7 @@
 #endif
 #ifndef RUN_OPTIONS
 #define RUN_OPTIONS lm_cpu_options
+#define RUN_IS_GPU false
 #define RUN_PREPARE(plan, arena) ((void)0)
 #define RUN_TIMES 1
 #define RUN_BEFORE(time) ((void)0)

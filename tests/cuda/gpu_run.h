@@ -32,6 +32,7 @@ static inline lm_plan_options gpu_options(void) {
 }
 
 #define RUN_OPTIONS gpu_options
+#define RUN_IS_GPU true
 #define simt_options_of lm_cuda_options
 #define RUN_HAS(name) (!strcmp(gpu()->target.arch, name))
 #define RUN_CREATE gpu_create

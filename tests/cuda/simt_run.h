@@ -55,6 +55,7 @@ static inline lm_plan_options simt_run_options(void) {
   return o;
 }
 #define RUN_OPTIONS simt_run_options
+#define RUN_IS_GPU true
 #define RUN_HAS(name) true
 #define RUN_PREPARE simt_prepare
 #define RUN_TIMES SIMT_SCHEDULES
