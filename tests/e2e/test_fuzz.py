@@ -5,7 +5,7 @@ from harness import ROOT, check
 
 PROGRAMS = ("tests/dsl/bad", "tests/dsl/bad-semantic", "tests/dsl/fmt", "examples/*.lm", "stdlib/*.lm")
 SEEDS = {"lm": PROGRAMS, "check": PROGRAMS, "lmir": ("tests/ir/*.lmir", "tests/passes/*.lmir")}
-RUNS = {"check": 1500, "tokenizer": 3000, "lmir": 3000, "plan": 1000}
+RUNS = {"check": 1500, "tokenizer": 3000, "lmir": 3000, "plan": 1000, "sealed": 600}
 
 
 def seeds(target):

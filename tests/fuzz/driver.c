@@ -35,6 +35,14 @@ static uint64_t below(uint64_t n) {
 
 // ---- files
 
+static void seed_add(lm_buf text) {
+  if (driver.n_seeds == driver.cap_seeds) {
+    driver.cap_seeds = driver.cap_seeds ? 2 * driver.cap_seeds : 64;
+    driver.seeds = lm_realloc(driver.seeds, driver.cap_seeds * sizeof *driver.seeds);
+  }
+  driver.seeds[driver.n_seeds++] = (input){(uint8_t *)text.p, text.n < MOST ? text.n : MOST};
+}
+
 static void seed_read(const char *path) {
   lm_buf text = {0};
   lm_status s = lm_file_read(path, 8 << 20, &text);
@@ -42,11 +50,7 @@ static void seed_read(const char *path) {
     fprintf(stderr, "%s\n", s->text);
     exit(2);
   }
-  if (driver.n_seeds == driver.cap_seeds) {
-    driver.cap_seeds = driver.cap_seeds ? 2 * driver.cap_seeds : 64;
-    driver.seeds = lm_realloc(driver.seeds, driver.cap_seeds * sizeof *driver.seeds);
-  }
-  driver.seeds[driver.n_seeds++] = (input){(uint8_t *)text.p, text.n < MOST ? text.n : MOST};
+  seed_add(text);
 }
 
 static void seeds_read(const char *path) {
@@ -167,7 +171,7 @@ int main(int argc, char **argv) {
         argv[i][0] != '-')
       seeds_read(argv[i]);
   if (!driver.n_seeds)
-    seed_read("/dev/null");
+    seed_add((lm_buf){0});
   driver.key = lm_philox_key(seed, 0);
   snprintf(path, sizeof path, "/tmp/lm-fuzz-input-%d", (int)getpid());
   work_map(path);
