@@ -28,24 +28,42 @@ void lm_gen_count(lm_gen *e, int level, double n, const lm_op *op) {
     e->counted[op->mark] += all;
 }
 
-// True if one operation reads v, behind casts that compute nothing.
-static bool is_read_once(const lm_gen *e, const lm_value *v) {
-  const lm_op *reader = NULL;
-  int n = 0;
-  for (const lm_op *op = e->kernel->body->first; op; op = op->next)
-    for (uint32_t i = 0; i < op->n_in; i++)
-      if (op->in[i] == v) {
-        reader = op;
-        n++;
-      }
-  bool passes = n == 1 && (reader->code == LM_OP_CAST || reader->code == LM_OP_EXPAND);
-  return passes ? is_read_once(e, reader->out[0]) : n == 1;
+// True if the operation, the only reader of a product, may pass it to an addition or be one.
+static bool may_add(const lm_gen *e, const lm_op *op) {
+  switch (op->code) {
+  case LM_OP_CAST:
+  case LM_OP_EXPAND: return e->added_once[op->mark];
+  case LM_OP_ADD:
+  case LM_OP_SUB: return true;
+  default: return !(lm_op_info_of(op)->traits & LM_T_ELEMENTWISE);
+  }
+}
+
+// By operation of the body: one operation reads its result, behind casts that compute nothing, and
+// may be an addition. Readers are behind it.
+static void added_once_find(lm_gen *e) {
+  const lm_region *body = e->kernel->body;
+  uint32_t n = e->s->n_nodes + 1;
+  const lm_op **reader = LM_NEW_N(e->arena, const lm_op *, n);
+  uint32_t *readers = LM_NEW_N(e->arena, uint32_t, n);
+  e->added_once = LM_NEW_N(e->arena, bool, n);
+  for (const lm_op *op = body->last; op; op = op->prev) {
+    if (op != body->last)
+      e->added_once[op->mark] = readers[op->mark] == 1 && may_add(e, reader[op->mark]);
+    for (uint32_t i = 0; i < op->n_in; i++) {
+      const lm_op *of = op->in[i]->def;
+      if (!of || of->parent != body)
+        continue;
+      readers[of->mark]++;
+      reader[of->mark] = op;
+    }
+  }
 }
 
 void lm_gen_count_product(lm_gen *e, const lm_op *op, lm_gen_text x) {
   lm_dtype t = (lm_dtype)op->out[0]->type.dtype;
   if (e->target->contracts && op->code == LM_OP_MUL && lm_dtype_is_float(t) &&
-      is_read_once(e, op->out[0]))
+      e->added_once[op->mark])
     LM_PUSH(e->arena, e->products, e->n_products, e->cap_products) =
         (lm_gen_product){x.text, x.level};
 }
@@ -55,7 +73,7 @@ bool lm_gen_count_addition(lm_gen *e, const char *x, int level) {
     lm_gen_product *p = &e->products[i];
     if (p->text != x || p->level != level)
       continue;
-    p->text = NULL;
+    *p = e->products[--e->n_products];
     lm_gen_count(e, level, -1, NULL);
     return true;
   }
@@ -91,6 +109,8 @@ void lm_gen_init(lm_gen *e, const lm_gen_target *target, const lm_module *m, con
   e->domains = LM_NEW_N(arena, lm_gen_domain, s->n_passes + 1);
   e->counted = LM_NEW_N(arena, double, s->n_nodes + 1);
   e->done = LM_NEW_N(arena, bool, s->n_passes + 1);
+  if (target->contracts)
+    added_once_find(e);
   for (uint32_t i = 0; i < s->n_passes; i++) {
     lm_gen_domain_init(e, &s->passes[i], &e->domains[i]);
     for (int j = 0; j < e->domains[i].n; j++)

@@ -121,6 +121,7 @@ struct lm_gen {
   lm_gen_memo *memo;
   bool *done; // by pass: whether its held values can be read
   int n_temps;
+  bool *added_once; // by operation of the body: an addition may be its only reader
   lm_gen_product *products;
   uint32_t n_products, cap_products;
   lm_gen_access *accesses;
