@@ -297,6 +297,7 @@ static int64_t saving_bytes(const lm_compiled *c) {
 lm_status lm_compile(const lm_project *p, const lm_compile_spec *spec, lm_compiled *out) {
   LM_TRY(lm_compile_lower(p, spec, out));
   lm_plan_options o = lm_target_options(&spec->target, spec->exec.tf32);
+  o.less_memory = spec->less_memory;
   bool trains = spec->what & LM_LOWER_TRAIN;
   o.states_on_host = trains && p->recipe->memory.states_on_host;
   o.params_on_host = trains && p->recipe->memory.masters_on_host;

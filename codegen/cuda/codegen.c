@@ -93,7 +93,9 @@ const lm_codegen lm_cuda_codegen = {.choose = choices_set,
                                     .epilogue = lm_cuda_epilogue_is_supported,
                                     .scales = lm_cuda_scales,
                                     .may_merge = cuda_may_merge,
-                                    .merge = cuda_merge};
+                                    .merge = cuda_merge,
+                                    .joins = cuda_joins,
+                                    .join = cuda_join};
 
 lm_plan_options lm_cuda_options(const char *arch, bool tf32) {
   lm_plan_options o = {

@@ -384,6 +384,11 @@ void cuda_gemm_emit(const lm_plan_options *o, const lm_op *kernel, lm_arena *are
 bool cuda_may_merge(const lm_kernel_code *k);
 void cuda_merge(const lm_merge_part *parts, int n, lm_arena *arena, lm_kernel_code *out);
 
+// ---- joined.c, for lm_codegen
+bool cuda_joins(const lm_target *t, const lm_plan_gemm *g);
+void cuda_join(const lm_plan_options *o, const lm_plan_gemm *g, int n, lm_arena *arena,
+               lm_kernel_code *out);
+
 // ---- small_gemm.c: GEMMs of the library, and those that are not
 bool lm_cuda_gemm_is_profitable(const lm_target *t, const lm_plan_gemm *g);
 bool lm_cuda_gemm_emit(const lm_plan_options *o, const lm_plan_gemm *g, bool any_rows,

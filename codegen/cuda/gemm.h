@@ -64,6 +64,10 @@ typedef struct cuda_gemm {
   int8_t of[CUDA_GEMM_OPS];
   // Of groups of rows: the operand that has the rows of each.
   const char *counts;
+  int width; // columns of a tile
+  // The GEMMs of a launch of several (joined.c), of which g is the first; n_joined = 0: g alone.
+  const lm_plan_gemm *joined;
+  int n_joined;
 } cuda_gemm;
 
 // ---- gemm_ring.c
@@ -75,6 +79,10 @@ void cuda_ring_put(const cuda_gemm *x, const char *results, lm_buf *b);
 // True if TMA copies the operands of these grouped GEMMs, whose sizes make tiles worthwhile.
 bool cuda_ring_copies(const lm_plan_gemm *g);
 lm_plan_launch cuda_ring_launch(const cuda_gemm *x, const lm_target *t, lm_arena *arena);
+// Statements that store the sums of a tile, or add them to its elements if the kernel's parameter
+// `adds` says so. to: the first row of the result; pitch, columns: of the result.
+void cuda_ring_store(const cuda_gemm *x, const char *to, const char *pitch, const char *columns,
+                     lm_buf *b);
 
 // ---- gemm_axes.c
 // The axes of t behind those of the rows, whether or not it has rows. False if it has only some of

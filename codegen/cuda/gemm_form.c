@@ -158,7 +158,10 @@ static bool parts_choose(const lm_module *m, cuda_gemm *x, const lm_op *kernel) 
 }
 
 bool cuda_gemm_make(const lm_module *m, const lm_op *kernel, cuda_gemm *out) {
-  *out = (cuda_gemm){.rows = lm_dot_rows(kernel->body->first)};
+  *out = (cuda_gemm){
+      .rows = lm_dot_rows(kernel->body->first),
+      .width = CUDA_GEMM_COLUMNS,
+  };
   if (!lm_plan_gemm_of_kernel(m, kernel, &out->g) || !operands_fit(m, out) || out->rows < 1 ||
       kernel->attr.n_to)
     return false;

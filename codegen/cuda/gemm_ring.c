@@ -10,6 +10,8 @@
 // begins when the first one has multiplied all stages of the ring. It stays behind: while one group
 // is in its epilogue, the other one multiplies the stages in the ring.
 //
+// Several GEMMs in one launch (joined.c) have equal k. A tile's number says of which one it is.
+//
 // Groups of rows (grouped.c) have sizes that only the device knows. Each thread walks over the
 // counts (lm_group_seek), so a tile is of one group:
 //
@@ -32,7 +34,11 @@ enum {
   UNITS = 132,  // multiprocessors of a GPU that is not known
   SYSTEM = 2048 // bytes of shared memory that a block cannot have, or declares
 };
-#define STAGE_BYTES ((CUDA_GEMM_ROWS + CUDA_GEMM_COLUMNS) * DEPTH * 2)
+#define STAGE_MOST ((CUDA_GEMM_ROWS + CUDA_GEMM_COLUMNS) * DEPTH * 2)
+
+static int stage_bytes(const cuda_gemm *x) {
+  return (CUDA_GEMM_ROWS + x->width) * DEPTH * 2;
+}
 
 static int64_t pieces(int64_t n, int64_t size) {
   return (n + size - 1) / size;
@@ -44,6 +50,10 @@ static bool is_grouped(const cuda_gemm *x) {
 // True if the rows of a group are along k.
 static bool sums(const cuda_gemm *x) {
   return is_grouped(x) && x->g.groups.sums;
+}
+// True if the rows of A are along k.
+static bool a_by_rows(const cuda_gemm *x) {
+  return sums(x) || x->n_joined;
 }
 
 // The stride of the lines of B, and whether those of its matrices are apart by less: experts
@@ -57,11 +67,63 @@ static bool groups_are_inner(const cuda_gemm *x) {
 
 // ---- tiles
 
+static int64_t tiles_of_one(const cuda_gemm *x, const lm_plan_gemm *g) {
+  return pieces(g->m.fixed, CUDA_GEMM_ROWS) * pieces(g->n.fixed, x->width);
+}
+
+// With groups of rows along m: at most.
+static int64_t tiles_of(const cuda_gemm *x) {
+  const lm_plan_gemm *g = &x->g;
+  int64_t down = pieces(g->m.fixed, CUDA_GEMM_ROWS), across = pieces(x->columns, x->panel), n = 0;
+  for (int i = 0; i < x->n_joined; i++)
+    n += tiles_of_one(x, &x->joined[i]);
+  if (x->n_joined)
+    return n;
+  if (!is_grouped(x))
+    return down * across;
+  return sums(x) ? down * across * g->groups.count : (down + g->groups.count) * across;
+}
+
+// What differs between the GEMMs of a launch: the tiles along m and n, the maps, and the result
+// with its pitch, rows and columns. `at` is the number of the tile in GEMM i if it is not of an
+// earlier one.
+static void put_joined(const cuda_gemm *x, int i, lm_buf *b) {
+  const lm_plan_gemm *g = &x->joined[i];
+  const char *type = i ? "" : "int32_t ";
+  if (i)
+    lm_buf_printf(b, "if (gemm == %d && at >= %lld) {\nat -= %lld;\n", i - 1,
+                  (long long)tiles_of_one(x, g - 1), (long long)tiles_of_one(x, g - 1));
+  lm_buf_printf(b, "%sgemm = %d;\n%sdown = %lld;\n%sacross = %lld;\n", type, i, type,
+                (long long)pieces(g->m.fixed, CUDA_GEMM_ROWS), type,
+                (long long)pieces(g->n.fixed, x->width));
+  lm_buf_printf(b, "%srow_end = %lld;\n%scolumns = %lld;\n%spitch = %lld;\n", type,
+                (long long)g->m.fixed, type, (long long)g->n.fixed, type, (long long)g->c_m);
+  lm_buf_printf(b, "%sto = c%d;\n", i ? "" : "float *", i);
+  for (int k = 0; k < 2; k++)
+    lm_buf_printf(b, "%smap_%c = &m%d;\n", i ? "" : "const lm_map *", k ? 'b' : 'a', 2 * i + k);
+  if (i)
+    lm_buf_puts(b, "}\n");
+}
+
+// Of GEMMs in one launch the tiles of each follow those of the one before.
+static void put_walk_joined(const cuda_gemm *x, lm_buf *b) {
+  lm_buf_printf(b,
+                "for (int32_t tile = (int32_t)block; tile < %lld; tile += (int32_t)grid) {\n"
+                "int32_t at = tile;\n",
+                (long long)tiles_of(x));
+  for (int i = 0; i < x->n_joined; i++)
+    put_joined(x, i, b);
+}
+
 // The loop over the tiles of a block, up to the number `at` of a tile among the `down` by n of its
-// group, or of all.
+// group, or of its GEMM.
 static void put_walk(const cuda_gemm *x, lm_buf *b) {
   long long m = (long long)pieces(x->g.m.fixed, CUDA_GEMM_ROWS);
   long long n = (long long)pieces(x->columns, x->panel);
+  if (x->n_joined) {
+    put_walk_joined(x, b);
+    return;
+  }
   if (!is_grouped(x)) {
     lm_buf_printf(b,
                   "for (int32_t tile = (int32_t)block; tile < %lld; tile += (int32_t)grid) {\n"
@@ -110,13 +172,14 @@ static void put_steps(const cuda_gemm *x, lm_buf *b) {
 
 // The loop over the tiles of a block: row0, and col0 of the first part.
 static void put_tiles(const cuda_gemm *x, lm_buf *b) {
-  long long n = (long long)pieces(x->columns, x->panel);
   put_walk(x, b);
   put_ends(x, b);
+  if (!x->n_joined)
+    lm_buf_printf(b, "const int32_t across = %lld;\n", (long long)pieces(x->columns, x->panel));
   lm_buf_printf(b,
-                "const int32_t band = at / %lld * %d, in_band = at %% %lld;\n"
+                "const int32_t band = at / (across * %d) * %d, in_band = at %% (across * %d);\n"
                 "const int32_t along = down - band < %d ? down - band : %d;\n",
-                n * BAND, BAND, n * BAND, BAND, BAND);
+                BAND, BAND, BAND, BAND, BAND);
   lm_buf_printf(b,
                 "const int32_t row0 = %s(band + in_band %% along) * %d, col0 = in_band / along * "
                 "%d;\n",
@@ -133,19 +196,19 @@ static void put_copies(const cuda_gemm *x, const char *phase, lm_buf *b) {
   const char *matrix = is_grouped(x) && !sums(x) ? "(int32_t)walk.group" : "0";
   const char *inner = groups_are_inner(x) ? matrix : "0";
   const char *batch = groups_are_inner(x) ? "0" : matrix;
-  lm_buf_printf(b, "lm_phase_expect(%s, %d);\n", phase, STAGE_BYTES);
+  lm_buf_printf(b, "lm_phase_expect(%s, %d);\n", phase, stage_bytes(x));
   lm_buf_printf(b,
                 "LM_UNROLL\nfor (int32_t i = 0; i < %d; i += %d)\nlm_box_copy(tile_a, (stage * %d "
-                "+ i) * %d, &m0, %s, 0, %s, 0, %s);\n",
-                CUDA_GEMM_ROWS, BOX, CUDA_GEMM_ROWS, DEPTH, sums(x) ? "row0 + i" : "k",
-                sums(x) ? k : "row0 + i", phase);
+                "+ i) * %d, %s, %s, 0, %s, 0, %s);\n",
+                CUDA_GEMM_ROWS, BOX, CUDA_GEMM_ROWS, DEPTH, x->n_joined ? "map_a" : "&m0",
+                a_by_rows(x) ? "row0 + i" : "k", a_by_rows(x) ? k : "row0 + i", phase);
   lm_buf_printf(b,
                 "LM_UNROLL\nfor (int32_t i = 0; i < %d; i += %d) {\nconst int32_t col = col0 + i "
-                "%% %d + i / %d * %lld;\nlm_box_copy(tile_b, (stage * %d + i) * %d, &m1, %s, %s, "
+                "%% %d + i / %d * %lld;\nlm_box_copy(tile_b, (stage * %d + i) * %d, %s, %s, %s, "
                 "%s, %s, %s);\n}\n",
-                CUDA_GEMM_COLUMNS, BOX, x->panel, x->panel, (long long)x->columns,
-                CUDA_GEMM_COLUMNS, DEPTH, x->by_k ? k : "col", inner, x->by_k ? "col" : k, batch,
-                phase);
+                x->width, BOX, x->panel, x->panel, (long long)x->columns, x->width, DEPTH,
+                x->n_joined ? "map_b" : "&m1", x->by_k ? k : "col", inner, x->by_k ? "col" : k,
+                batch, phase);
   lm_buf_printf(b, "lm_phase_arrive(%s);\n", phase);
 }
 
@@ -157,8 +220,7 @@ static void put_cut(const cuda_gemm *x, lm_buf *b) {
   lm_buf_printf(b,
                 "lm_group_cut(tile_a, stage * %d, %d, k_end - k, lane);\n"
                 "lm_group_cut(tile_b, stage * %d, %d, k_end - k, lane);\n",
-                CUDA_GEMM_ROWS * DEPTH, CUDA_GEMM_ROWS / BOX, CUDA_GEMM_COLUMNS * DEPTH,
-                CUDA_GEMM_COLUMNS / BOX);
+                CUDA_GEMM_ROWS * DEPTH, CUDA_GEMM_ROWS / BOX, x->width * DEPTH, x->width / BOX);
   lm_buf_puts(b, "lm_proxy_fence();\nlm_warp_sync(~0u);\nif (lane == 0) lm_phase_arrive(ready, "
                  "stage);\n}\n");
 }
@@ -192,12 +254,12 @@ static void put_producer(const cuda_gemm *x, lm_buf *b) {
 static const char *const RELEASE = "if (lane == 0) lm_phase_arrive(done, (stage + 3) % 4);\n";
 
 static void put_step(const cuda_gemm *x, lm_buf *b) {
-  const char *form = sums(x) ? "both_transposed" : x->by_k ? "shared" : "shared_transposed";
+  const char *form = a_by_rows(x) ? "both_transposed" : x->by_k ? "shared" : "shared_transposed";
   lm_buf_printf(b,
                 "LM_GROUP_STEP(x, %d, %s, %d, %d, tile_a + (stage * %d + group * 64) * %d, tile_b "
                 "+ stage * %d, k > k0)\n",
-                CUDA_GEMM_COLUMNS, form, sums(x) ? 2048 : 32, x->by_k ? 32 : 2048, CUDA_GEMM_ROWS,
-                DEPTH, CUDA_GEMM_COLUMNS * DEPTH);
+                x->width, form, a_by_rows(x) ? 2048 : 32, x->by_k ? 32 : 2048, CUDA_GEMM_ROWS,
+                DEPTH, x->width * DEPTH);
 }
 
 static void put_consumer(const cuda_gemm *x, const char *results, lm_buf *b) {
@@ -205,27 +267,52 @@ static void put_consumer(const cuda_gemm *x, const char *results, lm_buf *b) {
                 "lm_registers_more(%d);\nconst int32_t group = lm_thread() / %d, lane = "
                 "lm_thread() %% 32;\nfloat x[%d][4];\nint32_t stage = 0, steps = 0;\nuint32_t "
                 "parity = 0;\nif (group == 1) lm_pingpong_wait(1);\n",
-                is_grouped(x) ? 232 : 240, GROUP, CUDA_GEMM_COLUMNS / 8);
+                is_grouped(x) ? 232 : 240, GROUP, x->width / 8);
   put_tiles(x, b);
   put_steps(x, b);
   lm_buf_puts(b, "lm_phase_wait(ready, stage, parity);\n");
   put_step(x, b);
   lm_buf_printf(b, "lm_wgmma_wait(1);\nif (k > k0) {\n%s}\n", RELEASE);
   lm_buf_printf(b, "if (group == 0 && ++steps == %d) lm_pingpong_arrive(1);\n%s}\n", STAGES, NEXT);
-  lm_buf_printf(b, "lm_wgmma_wait(0);\nlm_wgmma_settle(x, %d);\n%s%s}\n", CUDA_GEMM_COLUMNS / 8,
-                RELEASE, results);
+  lm_buf_printf(b, "lm_wgmma_wait(0);\nlm_wgmma_settle(x, %d);\n%s%s}\n", x->width / 8, RELEASE,
+                results);
   lm_buf_printf(b, "if (group == 0 && steps < %d) lm_pingpong_arrive(1);\n", STAGES);
+}
+
+// ---- results in memory
+
+// The loads of a row of the result are in flight together.
+void cuda_ring_store(const cuda_gemm *x, const char *to, const char *pitch, const char *columns,
+                     lm_buf *b) {
+  const char *type = x->g.dtype_c == LM_BF16 ? "uint16_t" : "float";
+  bool adds = x->g.accumulate;
+  lm_buf_printf(b,
+                "LM_UNROLL\nfor (int32_t r = 0; r < 2; r++) {\nconst int32_t row = row0 + "
+                "lm_thread() / 32 * 16 + lane / 4 + 8 * r;\nif (row < row_end) {\n%s *const line = "
+                "%s + (int64_t)row * %s + col0 + lane %% 4 * 2;\n",
+                type, to, pitch);
+  if (adds)
+    lm_buf_printf(b,
+                  "float y[%d][2] = {{0}};\nif (adds)\nLM_UNROLL\nfor (int32_t i = 0; i < %d; "
+                  "i++)\nif (col0 + 8 * i < %s) lm_load2_f32(y[i], line + 8 * i);\n",
+                  x->width / 8, x->width / 8, columns);
+  lm_buf_printf(b,
+                "LM_UNROLL\nfor (int32_t i = 0; i < %d; i++) {\nconst float z[2] = {x[i][2 * r]%s, "
+                "x[i][2 * r + 1]%s};\nif (col0 + 8 * i < %s) lm_store2_%s(line + 8 * i, "
+                "z);\n}\n}\n}\n",
+                x->width / 8, adds ? " + y[i][0]" : "", adds ? " + y[i][1]" : "", columns,
+                lm_dtype_name((lm_dtype)x->g.dtype_c));
 }
 
 // ---- the kernel
 
 static void put_phases(const cuda_gemm *x, lm_buf *b) {
-  int64_t at = STAGES * STAGE_BYTES;
+  int64_t at = STAGES * stage_bytes(x);
   lm_buf_printf(b,
                 "LM_POOL_DECLARE();\nLM_POOL(uint16_t, tile_a, 0, %d);\nLM_POOL(uint16_t, tile_b, "
                 "%d, %d);\n",
                 STAGES * CUDA_GEMM_ROWS * DEPTH, STAGES * CUDA_GEMM_ROWS * DEPTH * 2,
-                STAGES * CUDA_GEMM_COLUMNS * DEPTH);
+                STAGES * x->width * DEPTH);
   lm_buf_printf(b, "LM_POOL(uint64_t, ready, %lld, %d);\nLM_POOL(uint64_t, done, %lld, %d);\n",
                 (long long)at, STAGES, (long long)at + 8 * STAGES, STAGES);
   if (sums(x))
@@ -246,7 +333,7 @@ void cuda_ring_put(const cuda_gemm *x, const char *results, lm_buf *b) {
 }
 
 bool cuda_ring_fits(const lm_target *t) {
-  return t->warpgroups && t->shared >= STAGES * STAGE_BYTES + SYSTEM;
+  return t->warpgroups && t->shared >= STAGES * STAGE_MOST + SYSTEM;
 }
 
 int cuda_ring_threads(void) {
@@ -272,29 +359,35 @@ static void map_repeat(lm_plan_map *m, int64_t n, int64_t apart, bool inner) {
   m->dim[i].stride = 2 * apart;
 }
 
-static int64_t tiles_of(const cuda_gemm *x) {
+static void maps_of(const cuda_gemm *x, lm_plan_map *maps) {
   const lm_plan_gemm *g = &x->g;
-  int64_t down = pieces(g->m.fixed, CUDA_GEMM_ROWS), across = pieces(x->columns, x->panel);
-  if (sums(x))
-    return down * across * g->groups.count;
-  return (down + g->groups.count) * across;
-}
-
-lm_plan_launch cuda_ring_launch(const cuda_gemm *x, const lm_target *t, lm_arena *arena) {
-  const lm_plan_gemm *g = &x->g;
-  lm_plan_map *maps = LM_NEW_N(arena, lm_plan_map, 2);
-  int64_t k = g->k.fixed, n = g->n.fixed, units = t->units ? t->units : UNITS;
+  int64_t k = g->k.fixed, n = g->n.fixed;
   maps[0] = sums(x) ? map_make(LM_DOT_X, g->m.fixed, k, g->a_k)
                     : map_make(LM_DOT_X, k, g->m.fixed, g->a_m);
   maps[1] =
       x->by_k ? map_make(LM_DOT_W, k, n, line_of_b(x)) : map_make(LM_DOT_W, n, k, line_of_b(x));
   if (is_grouped(x) && !sums(x))
     map_repeat(&maps[1], g->groups.count, g->groups.b, groups_are_inner(x));
+}
+
+static void maps_of_joined(const cuda_gemm *x, lm_plan_map *maps) {
+  for (int i = 0; i < x->n_joined; i++) {
+    const lm_plan_gemm *g = &x->joined[i];
+    maps[2 * i] = map_make(2 * i, g->m.fixed, g->k.fixed, g->a_k);
+    maps[2 * i + 1] = map_make(2 * i + 1, g->n.fixed, g->k.fixed, g->b_k);
+  }
+}
+
+lm_plan_launch cuda_ring_launch(const cuda_gemm *x, const lm_target *t, lm_arena *arena) {
+  int n_maps = x->n_joined ? 2 * x->n_joined : 2;
+  lm_plan_map *maps = LM_NEW_N(arena, lm_plan_map, n_maps);
+  int64_t units = t->units ? t->units : UNITS;
+  (x->n_joined ? maps_of_joined : maps_of)(x, maps);
   return (lm_plan_launch){
       .per_block = 1,
       .blocks = tiles_of(x) < units ? tiles_of(x) : units,
-      .shared = STAGES * STAGE_BYTES + 16 * STAGES + 8,
+      .shared = STAGES * stage_bytes(x) + 16 * STAGES + 8,
       .maps = maps,
-      .n_maps = 2,
+      .n_maps = n_maps,
   };
 }

@@ -45,28 +45,15 @@ bool cuda_ring_copies(const lm_plan_gemm *g) {
   return g->dtype_ab == LM_BF16 && is_fixed(g) && is_large(g) && lines_fit(g) && matrices_fit(g);
 }
 
-// Stores the sums of a row in pairs. If it adds, the loads of a row are in flight together.
-static void put_results(const lm_plan_gemm *g, lm_buf *b) {
-  const char *type = g->dtype_c == LM_BF16 ? "uint16_t" : "float";
-  lm_buf_printf(b,
-                "%s *const to = c + (int64_t)walk.group * %lld;\nLM_UNROLL\nfor (int32_t r = 0; r "
-                "< 2; r++) {\nconst int32_t row = row0 + lm_thread() / 32 * 16 + lane / 4 + 8 * "
-                "r;\nif (row < row_end) {\n",
-                type, g->groups.sums ? (long long)g->groups.c : 0);
-  lm_buf_printf(b, "%s *const line = to + (int64_t)row * %lld + col0 + lane %% 4 * 2;\n", type,
-                (long long)g->c_m);
-  if (g->accumulate)
-    lm_buf_printf(b,
-                  "float y[%d][2] = {{0}};\nif (adds)\nLM_UNROLL\nfor (int32_t i = 0; i < %d; "
-                  "i++)\nif (col0 + 8 * i < %lld) lm_load2_f32(y[i], line + 8 * i);\n",
-                  CUDA_GEMM_COLUMNS / 8, CUDA_GEMM_COLUMNS / 8, (long long)g->n.fixed);
-  lm_buf_printf(b,
-                "LM_UNROLL\nfor (int32_t i = 0; i < %d; i++) {\nconst float z[2] = {x[i][2 * r]%s, "
-                "x[i][2 * r + 1]%s};\nif (col0 + 8 * i < %lld) lm_store2_%s(line + 8 * i, "
-                "z);\n}\n}\n}\n",
-                CUDA_GEMM_COLUMNS / 8, g->accumulate ? " + y[i][0]" : "",
-                g->accumulate ? " + y[i][1]" : "", (long long)g->n.fixed,
-                lm_dtype_name((lm_dtype)g->dtype_c));
+static void put_results(const cuda_gemm *x, lm_buf *b) {
+  const lm_plan_gemm *g = &x->g;
+  char pitch[24], columns[24];
+  snprintf(pitch, sizeof pitch, "%lld", (long long)g->c_m);
+  snprintf(columns, sizeof columns, "%lld", (long long)g->n.fixed);
+  lm_buf_printf(b, "%s *const to = c + (int64_t)walk.group * %lld;\n",
+                g->dtype_c == LM_BF16 ? "uint16_t" : "float",
+                g->groups.sums ? (long long)g->groups.c : 0);
+  cuda_ring_store(x, "to", pitch, columns, b);
 }
 
 static cuda_gemm ring_of(const lm_plan_gemm *g) {
@@ -75,6 +62,7 @@ static cuda_gemm ring_of(const lm_plan_gemm *g) {
                      .columns = g->n.fixed,
                      .parts = 1,
                      .panel = CUDA_GEMM_COLUMNS,
+                     .width = CUDA_GEMM_COLUMNS,
                      .by_k = g->b_k == 1 && !g->groups.sums,
                      .counts = "counts"};
 }
@@ -93,7 +81,7 @@ bool cuda_grouped_ring_emit(const lm_plan_options *o, const lm_plan_gemm *g, lm_
   c->last_params = g->accumulate ? ", LM_CONSTANT lm_map m0, LM_CONSTANT lm_map m1, int32_t adds"
                                  : ", LM_CONSTANT lm_map m0, LM_CONSTANT lm_map m1";
   c->whole_block = true;
-  put_results(g, &results);
+  put_results(&x, &results);
   cuda_ring_put(&x, lm_arena_strndup(arena, results.p, results.n), &body);
   lm_buf_free(&results);
   cuda_code_body(c, NULL, &body);

@@ -215,6 +215,7 @@ static void func_walk(planner *p, lm_func *f) {
     return;
   lm_steps_initialize(p);
   lm_steps_code(p);
+  lm_steps_join(p);
   lm_steps_prologues(p);
   lm_steps_bucket(p);
   lm_steps_merge(p);

@@ -88,6 +88,12 @@ lm_cost_gemm_kernel lm_cost_gemm_kernel_of(const lm_plan *p, const lm_plan_step 
 // The seconds of the library's GEMM, the gap, and a kernel for the operations.
 double lm_cost_of_gemm_apart(const lm_target *t, const lm_cost_gemm_kernel *k);
 
+// GEMMs of equal k that one launch computes and adds to memory (codegen/cuda/joined.c), with tiles
+// of as many columns as is fastest. *out_width: that number; NULL: not wanted.
+lm_cost lm_cost_of_joined(const lm_target *t, const lm_cost_gemm *g, int n, int *out_width);
+// The GEMM number i of a step that computes several.
+lm_cost_gemm lm_cost_gemm_at(const lm_plan *p, const lm_plan_step *s, int i);
+
 // ---- cost_attend.c
 
 // warpgroups: its GEMMs are instructions of warpgroups, else of warps.

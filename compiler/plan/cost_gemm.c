@@ -123,6 +123,14 @@ static double operand_bytes(const lm_cost_gemm *g) {
   return (g->m + n) * g->k * lm_dtype_bytes(g->ab);
 }
 
+// A launch of such tiles.
+typedef struct own {
+  double tiles, steps; // of k, of a tile
+  double width;        // columns of a tile
+  double moved;        // bytes besides the operands
+  double instructions; // of the epilogue, of all tiles
+} own;
+
 // Seconds in which a warpgroup waits for results in memory that it adds to: of each of a thread's
 // two rows all loads are in flight together.
 static double added_seconds(const lm_cost_gemm *g) {
@@ -130,28 +138,57 @@ static double added_seconds(const lm_cost_gemm *g) {
   return g->adds ? 2 * WAIT : 0;
 }
 
-// Two warpgroups have half of the rows of a tile each. While one is in the epilogue, the other one
-// multiplies the steps that the ring holds; what an epilogue takes longer is idle time.
-static double own_seconds(const lm_target *t, const lm_cost_gemm_kernel *k) {
-  const lm_cost_gemm *g = &k->gemm;
-  double tiles = own_tiles(g);
-  double step = 2.0 * OWN_M * OWN_N * OWN_K / (rate(t, g) * OWN_SHARE);
-  double share = 1 / (2 * tiles) * t->units; // of a half, by the rates of a multiprocessor
-  double moved = fmax(g->bytes - operand_bytes(g), 0) * share / t->rates.cache;
-  double issued = k->instructions * share / (t->rates.lanes * EPILOGUE_SHARE);
-  double rest = moved + issued + added_seconds(g);
-  double hidden = fmin(OWN_STAGES, own_steps(g)) * step / 2;
-  double tile = own_steps(g) * step + fmax(rest - hidden, 0);
-  return ceil_div(tiles, t->units) * tile + EDGE + rest;
+// The share of the rate, as of the library's tiles.
+static double width_share(double width) {
+  return width >= 256 ? 1 : width >= 192 ? 0.96 : 0.9;
 }
 
-// Of a grouped GEMM that no other operations follow: its results are rounded, paired and stored, or
-// added. The instructions are those of the machine code for sm_90a.
+// Two warpgroups have half of the rows of a tile each. While one is in the epilogue, the other one
+// multiplies the steps that the ring holds; what an epilogue takes longer is idle time.
+static double ring_seconds(const lm_target *t, const lm_cost_gemm *g, const own *x) {
+  double step = 2.0 * OWN_M * x->width * OWN_K / (rate(t, g) * OWN_SHARE * width_share(x->width));
+  double share = 1 / (2 * x->tiles) * t->units; // of a half, by the rates of a multiprocessor
+  double moved = x->moved * share / t->rates.cache;
+  double issued = x->instructions * share / (t->rates.lanes * EPILOGUE_SHARE);
+  double rest = moved + issued + added_seconds(g);
+  double hidden = fmin(OWN_STAGES, x->steps) * step / 2;
+  double tile = x->steps * step + fmax(rest - hidden, 0);
+  return ceil_div(x->tiles, t->units) * tile + EDGE + rest;
+}
+
+static double own_seconds(const lm_target *t, const lm_cost_gemm_kernel *k) {
+  const lm_cost_gemm *g = &k->gemm;
+  return ring_seconds(t, g,
+                      &(own){.tiles = own_tiles(g),
+                             .steps = own_steps(g),
+                             .width = OWN_N,
+                             .moved = fmax(g->bytes - operand_bytes(g), 0),
+                             .instructions = k->instructions});
+}
+
+// Of GEMMs that no other operations follow: results are rounded, paired and stored, or added. The
+// instructions of an element are those of the machine code for sm_90a.
+static const double STORE = 1.3, ADD = 4.4;
+
 static double grouped_by_warpgroups(const lm_target *t, const lm_cost_gemm *g) {
-  static const double STORE = 1.3, ADD = 4.4; // of an element
   double results = g->m * g->n * (g->sums ? g->groups : 1);
   return own_seconds(
       t, &(lm_cost_gemm_kernel){.gemm = *g, .instructions = (g->adds ? ADD : STORE) * results});
+}
+
+// GEMMs of equal k that add their results to memory, in one launch.
+static double joined_seconds(const lm_target *t, const lm_cost_gemm *g, int n, double width) {
+  own x = {
+      .steps = ceil_div(g->k, OWN_K),
+      .width = width,
+  };
+  for (int i = 0; i < n; i++) {
+    double results = g[i].m * g[i].n;
+    x.tiles += ceil_div(g[i].m, OWN_M) * ceil_div(g[i].n, width);
+    x.moved += 2 * sizeof(float) * results; // read and written
+    x.instructions += ADD * results;
+  }
+  return ring_seconds(t, g, &x);
 }
 
 static double on_gpu(const lm_target *t, const lm_cost_gemm *g, double memory) {
@@ -175,6 +212,21 @@ lm_cost lm_cost_of_gemm(const lm_target *t, const lm_cost_gemm *g) {
 lm_cost lm_cost_of_gemm_kernel(const lm_target *t, const lm_cost_gemm_kernel *k) {
   double memory = lm_cost_memory(t, k->gemm.bytes);
   double math = own_seconds(t, k);
+  lm_cost_bound bound = memory > math ? LM_COST_MEMORY : LM_COST_ARITHMETIC;
+  return (lm_cost){t->rates.launch + lm_cost_overlap(math, memory), bound};
+}
+
+lm_cost lm_cost_of_joined(const lm_target *t, const lm_cost_gemm *g, int n, int *out_width) {
+  static const int widths[] = {256, 192, 128};
+  double memory = 0, math = INFINITY;
+  for (int i = 0; i < n; i++)
+    memory += lm_cost_memory(t, g[i].bytes);
+  for (size_t i = 0; i < LM_COUNT(widths); i++) {
+    double seconds = joined_seconds(t, g, n, widths[i]);
+    if (out_width && seconds < math)
+      *out_width = widths[i];
+    math = fmin(math, seconds);
+  }
   lm_cost_bound bound = memory > math ? LM_COST_MEMORY : LM_COST_ARITHMETIC;
   return (lm_cost){t->rates.launch + lm_cost_overlap(math, memory), bound};
 }
@@ -207,8 +259,7 @@ static int aligned(int most, int64_t rows, int64_t row, int64_t columns, int64_t
   return most;
 }
 
-lm_cost_gemm lm_cost_gemm_of(const lm_plan *p, const lm_plan_step *s) {
-  const lm_plan_gemm *g = s->gemm;
+static lm_cost_gemm gemm_of(const lm_plan *p, const lm_plan_step *s, const lm_plan_gemm *g) {
   int64_t capacity[LM_COUNT(p->extents)];
   for (int i = 0; i < p->n_extents; i++)
     capacity[i] = p->extents[i].capacity;
@@ -235,6 +286,16 @@ lm_cost_gemm lm_cost_gemm_of(const lm_plan *p, const lm_plan_step *s) {
     *(g->batch[i].sum ? &out.k : &out.batch) *= size;
   }
   return out;
+}
+
+lm_cost_gemm lm_cost_gemm_of(const lm_plan *p, const lm_plan_step *s) {
+  return gemm_of(p, s, s->gemm);
+}
+
+lm_cost_gemm lm_cost_gemm_at(const lm_plan *p, const lm_plan_step *s, int i) {
+  lm_cost_gemm g = gemm_of(p, s, &s->gemm[i]);
+  g.bytes = operand_bytes(&g) + 2 * sizeof(float) * g.m * g.n;
+  return g;
 }
 
 lm_cost_gemm_kernel lm_cost_gemm_kernel_of(const lm_plan *p, const lm_plan_step *s) {

@@ -41,6 +41,12 @@ static lm_cost kernel_cost(const lm_target *t, const lm_plan *p, const lm_plan_s
   const lm_plan_launch *launch = &p->kernels[s->kernel].launch;
   if (s->attend)
     return lm_cost_of_attend(t, s->attend, (double)s->moved, launch->n_maps > 0);
+  if (s->joined) {
+    lm_cost_gemm all[LM_PLAN_MAPS];
+    for (int i = 0; i < s->joined; i++)
+      all[i] = lm_cost_gemm_at(p, s, i);
+    return lm_cost_of_joined(t, all, s->joined, NULL);
+  }
   if (s->gemm) {
     lm_cost_gemm_kernel k = lm_cost_gemm_kernel_of(p, s);
     return lm_cost_of_gemm_kernel(t, &k);

@@ -295,7 +295,15 @@ void lm_steps_nest(planner *p);
 // Removes the steps that are `gone`.
 void lm_steps_remove(planner *p, const bool *gone);
 
+// ---- join.c
+
+// Makes one launch of GEMMs that add to gradients. To be called when the steps are final.
+void lm_steps_join(planner *p);
+
 // ---- merge.c
+
+// True if one of the steps, which are in the same loop, writes what the other one uses.
+bool lm_steps_depend(const planner *p, const pstep *a, const pstep *b);
 
 // Makes one launch of short steps that do not depend on each other. To be called when the steps are
 // final.

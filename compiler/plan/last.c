@@ -94,7 +94,7 @@ void lm_last_keep(planner *p) {
     s->refs = LM_NEW_N(p->arena, ref, s->step.n_bufs + 1);
     if (s->step.n_bufs)
       memcpy(s->refs, p->steps[i].refs, (size_t)s->step.n_bufs * sizeof *s->refs);
-    if (s->step.gemm) { // which has the number of a kernel
+    if (s->step.kind == LM_STEP_GEMM) { // which has the number of a kernel
       s->step.gemm = LM_NEW(p->arena, lm_plan_gemm);
       *s->step.gemm = *p->steps[i].step.gemm;
     }

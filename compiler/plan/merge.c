@@ -71,8 +71,7 @@ static bool fits(const planner *p, const pstep *x) {
 
 // ---- dependences
 
-// True if one of the steps writes what the other one uses.
-static bool depend(const planner *p, const pstep *a, const pstep *b) {
+bool lm_steps_depend(const planner *p, const pstep *a, const pstep *b) {
   for (int i = 0; i < a->step.n_bufs; i++)
     for (int k = 0; k < b->step.n_bufs; k++) {
       bool writes = i >= a->step.n_read || k >= b->step.n_read;
@@ -135,7 +134,7 @@ static bool passes_between(const merger *g, const launch *l, int step) {
   for (int i = l->step[0] + 1, k = 1; i < step; i++) {
     bool is_part = k < l->n && l->step[k] == i;
     k += is_part;
-    if (!is_part && !g->taken[i] && depend(p, &p->steps[i], &p->steps[step]))
+    if (!is_part && !g->taken[i] && lm_steps_depend(p, &p->steps[i], &p->steps[step]))
       return false;
   }
   return true;
@@ -181,7 +180,7 @@ static bool step_join(merger *g, launch *l, int step) {
     return false;
   int from = -1, buf = -1;
   for (int i = 0; i < l->n; i++) {
-    if (!depend(p, &p->steps[l->step[i]], x))
+    if (!lm_steps_depend(p, &p->steps[l->step[i]], x))
       continue;
     buf = from < 0 && !l->part[i].move ? appended(p, &p->steps[l->step[i]], x) : -1;
     if (buf < 0)

@@ -49,6 +49,10 @@ typedef struct lm_merge_part {
   int n_bufs, *buf; // the number of each buffer in the launch
 } lm_merge_part;
 
+enum {
+  LM_JOINED = LM_PLAN_MAPS / 2 // GEMMs of a launch, each of which has two tensor maps
+};
+
 typedef struct lm_codegen lm_codegen;
 typedef struct lm_plan_options {
   lm_target target;          // a copy, whose choices the caller may vary
@@ -56,6 +60,7 @@ typedef struct lm_plan_options {
   bool tf32;                 // GEMMs in kernels may round f32 operands to 10 bits of mantissa
   bool states_on_host;       // optimizer states are in the host's memory
   bool params_on_host;       // parameters are; their 16-bit copies are in the device's
+  bool less_memory;          // GEMMs do not wait for others that could share their launch
   int64_t extra_every;       // steps between two of the extra gradient (lm_plan_func.every)
 } lm_plan_options;
 
@@ -110,6 +115,12 @@ struct lm_codegen {
   // launch, whose buffers are those of all parts; its space are the blocks. NULL: no kernel can.
   bool (*may_merge)(const lm_kernel_code *k);
   void (*merge)(const lm_merge_part *parts, int n, lm_arena *arena, lm_kernel_code *out);
+  // joins: true if one launch can compute this GEMM and others of the same k. join: generates the
+  // kernel of such a launch of n GEMMs, at most LM_JOINED; its operands are A and B of each, its
+  // results C of each; its space are the blocks. NULL: no kernel can.
+  bool (*joins)(const lm_target *t, const lm_plan_gemm *g);
+  void (*join)(const lm_plan_options *o, const lm_plan_gemm *g, int n, lm_arena *arena,
+               lm_kernel_code *out);
 };
 
 static inline const lm_module *lm_op_module(const lm_op *op) {

@@ -24,10 +24,37 @@ static const char *gemm_sizes(lm_arena *a, const lm_plan *plan, const lm_plan_ge
   return batch > 1 ? lm_arena_printf(a, "%lld of %s", (long long)batch, sizes) : sizes;
 }
 
+// Of several GEMMs in one launch: those of the first one and how many there are.
+static const char *sizes_of(lm_arena *a, const lm_plan *plan, const lm_plan_step *s) {
+  const char *first = gemm_sizes(a, plan, s->gemm);
+  return s->joined > 1 ? lm_arena_printf(a, "%s…", first) : first;
+}
+
 static const char *name_of(lm_arena *a, const lm_plan *plan, const lm_plan_step *s) {
   if (!s->gemm)
     return s->label;
-  return lm_arena_printf(a, "%s %s", s->label, gemm_sizes(a, plan, s->gemm));
+  return lm_arena_printf(a, "%s %s", s->label, sizes_of(a, plan, s));
+}
+
+// The library's GEMMs, of which the step computes several, with the gaps between them.
+static double joined_apart(const lm_target *t, const lm_plan *plan, const lm_plan_step *s) {
+  double seconds = -t->rates.gap;
+  for (int i = 0; i < s->joined; i++) {
+    lm_cost_gemm g = lm_cost_gemm_at(plan, s, i);
+    seconds += lm_cost_of_gemm(t, &g).seconds + t->rates.gap;
+  }
+  return seconds;
+}
+
+// The seconds of the library's GEMMs instead, and of a kernel behind them; 0: the step is one of
+// these.
+static double seconds_apart(const lm_target *t, const lm_plan *plan, const lm_plan_step *s) {
+  if (s->kind != LM_STEP_KERNEL || !s->gemm)
+    return 0;
+  if (s->joined)
+    return joined_apart(t, plan, s);
+  lm_cost_gemm_kernel k = lm_cost_gemm_kernel_of(plan, s);
+  return lm_cost_of_gemm_apart(t, &k);
 }
 
 // A START and a WAIT are one copy.
@@ -62,10 +89,7 @@ static void step_add(lm_cost_row *x, lm_cost_rows *rows, const lm_plan_step *s, 
   x->instructions += times * s->instructions;
   x->lower_bound += lower_bound;
   x->predicted += times * c.seconds;
-  if (s->kind == LM_STEP_KERNEL && s->gemm) {
-    lm_cost_gemm_kernel k = lm_cost_gemm_kernel_of(rows->plan, s);
-    x->apart += times * lm_cost_of_gemm_apart(t, &k);
-  }
+  x->apart += times * seconds_apart(t, rows->plan, s);
   x->bound = c.bound;
   rows->lower_bound += lower_bound;
   rows->predicted += times * c.seconds;

@@ -206,10 +206,13 @@ int64_t lm_plan_step_times(const lm_plan_func *f, int i) {
   return times * (end > s->from ? end - s->from : 0);
 }
 
-// The bytes of a gradient that step s adds to. Those of an ADD may be apart from each other.
+// The bytes of the gradients that step s adds to. Those of an ADD may be apart from each other.
 static int64_t gradient_bytes(const lm_plan_step *s) {
+  int64_t all = 0;
+  for (int i = s->n_read; i < s->n_read + s->n_write; i++)
+    all += s->bufs[i].arena == LM_ARENA_GRAD ? s->bufs[i].bytes : 0;
   if (s->kind != LM_STEP_ADD)
-    return s->bufs[s->n_read].bytes;
+    return all;
   int64_t bytes = s->move->element;
   for (int i = 0; i < s->move->rank; i++)
     bytes *= s->move->dim[i].size.fixed;

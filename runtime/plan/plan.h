@@ -322,8 +322,10 @@ typedef struct lm_plan_step {
   lm_step_kind kind;
   int kernel;           // KERNEL: index into kernels
   lm_plan_extent space; // KERNEL: size of the parallel space
-  // GEMM; KERNEL: the GEMM that its kernel begins with, for cost reports, or NULL
+  // GEMM; KERNEL: the GEMM that its kernel begins with, for cost reports, or NULL; joined > 0: as
+  // many, which its kernel computes, with the buffers A and B of each, and C of each
   lm_plan_gemm *gemm;
+  int joined;
   // COPY, ADD; KERNEL: an append to a KV cache that its kernel computes too, or NULL
   lm_plan_move *move;
   lm_plan_comm *comm; // START, WAIT

@@ -7,6 +7,7 @@
 
 #include "tests/cuda/gemm_case.h"
 #include "tests/cuda/grouped_case.h"
+#include "tests/cuda/joined_case.h"
 
 static const gemm_case cases[] = {
     {"swiglu", "b = 8, t = 2048, d = 768, n = 4096, f = 2048", false, "", SWIGLU_RESULTS,
@@ -75,6 +76,18 @@ static void test_few_rows(const char *axes) {
   lm_ctx_destroy(ctx);
 }
 
+// Gradients of the weights of a layer of the 180M model, in one launch.
+static void test_joined(void) {
+  static const joined_case layer = {"weights", "t = 16384, d = 768, f = 2048, h = 1280", JOINED, 3};
+  lm_ctx *ctx = lm_ctx_create();
+  lm_plan_options target = lm_cuda_options("sm_90a", false);
+  lm_plan *plan = joined_plan(ctx, &layer, &target);
+  const lm_plan_kernel *k = &plan->kernels[joined_kernel_of(plan)];
+  CHECK(k->launch.n_maps == 2 * layer.joined);
+  test_kernel(plan, k, "weights of a layer");
+  lm_ctx_destroy(ctx);
+}
+
 // Experts of Mixtral.
 static const grouped_case experts = {
     "experts", "b = 2, t = 4096, c = 2, n = 16384, g = 8, d = 4096, f = 14336", "g, d, f", ROWS};
@@ -100,6 +113,7 @@ int main(void) {
   nvrtc_begin(false);
   test_grouped(grouped_text, "experts, gradients");
   test_grouped(gated_text, "gated experts");
+  test_joined();
   for (size_t i = 0; i < LM_COUNT(few_rows); i++)
     test_few_rows(few_rows[i]);
   for (size_t i = 0; i < LM_COUNT(cases); i++) {

@@ -90,6 +90,10 @@ void simt_report_add(int line, const char *fmt, ...) {
 }
 
 API int32_t lm_simt_fault[2];
+API int32_t lm_simt_adds = 1;
+void simt_adds_set(bool adds) {
+  lm_simt_adds = adds;
+}
 const int32_t *simt_fault(void) {
   return lm_simt_fault;
 }
@@ -648,7 +652,8 @@ static const char *wrapped(const lm_plan *plan, int i, lm_arena *arena) {
   const lm_plan_kernel *k = &plan->kernels[i];
   lm_buf b = {0};
   lm_buf_printf(&b,
-                "extern int32_t lm_simt_fault[2];\n#define %s %s_gpu\n#line 1 \"%s.cu\"\n%s#undef "
+                "extern int32_t lm_simt_fault[2], lm_simt_adds;\n#define %s %s_gpu\n#line 1 "
+                "\"%s.cu\"\n%s#undef "
                 "%s\n__attribute__((no_sanitize_thread)) static void %s_call(char "
                 "*const *buf, const int64_t *var) {\n",
                 k->name, k->name, k->name, k->source, k->name, k->name);
@@ -664,7 +669,7 @@ static const char *wrapped(const lm_plan *plan, int i, lm_arena *arena) {
   for (int j = 0; j < k->launch.n_maps; j++)
     lm_buf_printf(&b, ", m%d", k->launch.maps[j].buf);
   if (k->launch.adds)
-    lm_buf_puts(&b, ", 1");
+    lm_buf_puts(&b, ", lm_simt_adds");
   if (k->launch.appends)
     lm_buf_puts(&b, ", lm_simt_fault, 1");
   lm_buf_printf(&b,

@@ -53,6 +53,8 @@ char *simt_report_take(void);
 // The fault of the last launches that append to a cache: whether there is one, and the position.
 const int32_t *simt_fault(void);
 int64_t simt_kernels_run(void);
+// Whether the kernels of the next launches that may add to their results do; at first they do.
+void simt_adds_set(bool adds);
 
 // Rewrites the CUDA kernels of a plan so that lm_exec runs them with one thread; each launches
 // itself under the shim.

@@ -11,6 +11,7 @@
 #include "tests/cuda/attend_case.h"
 #include "tests/cuda/gemm_case.h"
 #include "tests/cuda/grouped_case.h"
+#include "tests/cuda/joined_case.h"
 #include "tests/runtime/arena.h"
 
 typedef struct plant {
@@ -166,6 +167,22 @@ static const plant grouped_plants[] = {
 static const grouped_case grouped_shape = {
     "planted", "b = 1, t = 131, c = 1, n = 131, g = 2, d = 264, f = 136", "g, d, f", SOME_ROWS};
 
+// ---- GEMMs in one launch
+
+static const plant joined_plants[] = {
+    {"sm_90a", "lm_grid_begin();\n", "\n"},
+    {"sm_90a", "lm_phase_wait(done, stage, parity);\n", "\n"},
+    {"sm_90a", "lm_phase_wait(ready, stage, parity);\n", "\n"},
+    {"sm_90a", "lm_wgmma_wait(0);\n", "\n"},
+    {"sm_90a", "both_transposed, 2048", "both_transposed, 1024"}, // other rows of k
+    {"sm_90a", "map_b = &m3;", "map_b = &m1;"},                   // an operand of another GEMM
+    {"sm_90a", "line = to + ", "line = c0 + "},                   // the result of another one
+    {"sm_90a", "row < row_end", "row + 1 < row_end"},
+    {"sm_90a", "if (adds)", "if (!adds)"},
+    {"sm_90a", "gemm == 1 && at", "gemm <= 1 && at"}, // a GEMM is left out
+};
+static const joined_case joined_shape = {"planted", "t = 130, d = 136, f = 72, h = 72", JOINED, 3};
+
 // Integers are from 0 to 4. The last three eighths of `h` are NaN, in rows of no group.
 static void port_fill(lm_exec *e, const lm_plan_port *in, uint64_t *state) {
   lm_dtype t = (lm_dtype)in->dtype;
@@ -194,6 +211,9 @@ static char *plan_run(lm_ctx *ctx, lm_plan *plan, uint64_t *out_bits) {
     found = simt_report_take();
     for (int i = 0; i < f->n_out; i++)
       *out_bits = lm_hash(lm_exec_port(e, &f->out[i]), (size_t)f->out[i].buf.bytes, *out_bits);
+    void *grad = arena_read(e, plan, LM_ARENA_GRAD);
+    *out_bits = lm_hash(grad, (size_t)plan->arena_bytes[LM_ARENA_GRAD], *out_bits);
+    lm_free(grad);
   }
   lm_exec_destroy(e);
   lm_ctx_destroy(ctx);
@@ -217,6 +237,16 @@ static char *grouped_run(const plant *p, bool backward, uint64_t *out_bits) {
   lm_plan *plan = grouped_plan(ctx, &grouped_shape, &target);
   if (p)
     mistake_plant(&plan->kernels[grouped_kernel_of(plan, backward)], p, ctx->arena);
+  return plan_run(ctx, plan, out_bits);
+}
+
+static char *joined_run(const plant *p, uint64_t *out_bits) {
+  lm_ctx *ctx = lm_ctx_create();
+  lm_plan_options target = simt_options_of("sm_90a", false);
+  target.target.units = 2;
+  lm_plan *plan = joined_plan(ctx, &joined_shape, &target);
+  if (p)
+    mistake_plant(&plan->kernels[joined_kernel_of(plan)], p, ctx->arena);
   return plan_run(ctx, plan, out_bits);
 }
 
@@ -405,6 +435,15 @@ static void grouped_plants_run(void) {
   }
 }
 
+static void joined_plants_run(void) {
+  uint64_t right, bits;
+  CHECK(!joined_run(NULL, &right));
+  for (size_t i = 0; i < LM_COUNT(joined_plants); i++) {
+    char *found = joined_run(&joined_plants[i], &bits);
+    found_check(&joined_plants[i], found, bits != right);
+  }
+}
+
 int main(void) {
   cache_begin();
   for (size_t i = 0; i < LM_COUNT(races); i++)
@@ -419,6 +458,7 @@ int main(void) {
   gemms_run(&heads_shape, heads_plants, LM_COUNT(heads_plants));
   gemms_run(&sections_shape, sections_plants, LM_COUNT(sections_plants));
   grouped_plants_run();
+  joined_plants_run();
   firsts_run(few_rows_shape, few_rows_plants, LM_COUNT(few_rows_plants));
   firsts_run(split_shape, split_plants, LM_COUNT(split_plants));
   firsts_run(merge_shape, merge_plants, LM_COUNT(merge_plants));

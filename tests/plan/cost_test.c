@@ -149,6 +149,34 @@ static void test_gemm_kernels(const lm_target *t) {
   CHECK(lm_cost_of_gemm_kernel(t, &k).seconds > 2 * lm_cost_of_gemm_apart(t, &k));
 }
 
+// Gradients of the weights of a layer in one launch: 262 tiles of 128 x 192 are two rounds of 132
+// multiprocessors, 192 of 128 x 256 are two as well. A GEMM of many tiles gains nothing.
+static void test_joined(const lm_target *t) {
+  static const gemm_row layer[] = {
+      {2048, 768, 16384, LM_F32, 0, 1},
+      {768, 4096, 16384, LM_F32, 0, 1},
+      {768, 768, 16384, LM_F32, 0, 1},
+      {768, 1280, 16384, LM_F32, 0, 1},
+  };
+  lm_cost_gemm all[LM_COUNT(layer)], large;
+  double library = 0, flops = 0;
+  int width = 0;
+  for (size_t i = 0; i < LM_COUNT(layer); i++) {
+    all[i] = gemm_of(&layer[i]);
+    all[i].adds = true;
+    library += lm_cost_of_gemm(t, &all[i]).seconds;
+    flops += 2 * all[i].m * all[i].n * all[i].k;
+  }
+  double joined = lm_cost_of_joined(t, all, LM_COUNT(layer), &width).seconds;
+  CHECK(width == 192);
+  check_within("weights of a layer in one launch instead of four", joined / library, 0.9, 1);
+  check_within("weights of a layer, TFLOP/s", 1e-12 * flops / joined, 600, 777);
+  large = gemm_of(&(gemm_row){8192, 8192, 16384, LM_F32, 0, 1});
+  large.adds = true;
+  CHECK(lm_cost_of_joined(t, &large, 1, &width).seconds > lm_cost_of_gemm(t, &large).seconds);
+  CHECK(width == 256);
+}
+
 // All GEMMs of the step: 17.26 TFLOP at 710 to 590 TFLOP/s.
 static void test_gemm_sum(const lm_target *t) {
   static const gemm_row all[] = {
@@ -328,6 +356,7 @@ int main(void) {
                  kernel_rows[i].high);
   test_gemms(&t);
   test_gemm_kernels(&t);
+  test_joined(&t);
   test_gemm_sum(&t);
   test_alignment(&t);
   test_split(&t);

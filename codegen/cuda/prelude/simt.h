@@ -193,6 +193,10 @@ extern void lm_simt_pingpong(int i, int count, int wait, int line);
   lm_simt_wgmma(&(d)[0][0], 64, a, 0, b, 1, add, __LINE__)
 #define lm_wgmma_128_held_transposed(d, a, b, add)                                                 \
   lm_simt_wgmma(&(d)[0][0], 128, a, 0, b, 1, add, __LINE__)
+#define lm_wgmma_128_both_transposed(d, a, b, add)                                                 \
+  lm_simt_wgmma(&(d)[0][0], 128, 0, a, b, 2, add, __LINE__)
+#define lm_wgmma_192_both_transposed(d, a, b, add)                                                 \
+  lm_simt_wgmma(&(d)[0][0], 192, 0, a, b, 2, add, __LINE__)
 #define lm_wgmma_256_shared(d, a, b, add) lm_simt_wgmma(&(d)[0][0], 256, 0, a, b, 0, add, __LINE__)
 #define lm_wgmma_256_shared_transposed(d, a, b, add)                                               \
   lm_simt_wgmma(&(d)[0][0], 256, 0, a, b, 1, add, __LINE__)
