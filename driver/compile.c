@@ -212,8 +212,10 @@ static void watch(void *user, const char *pass, bool after, const lm_module *m) 
 
 static lm_status variant_apply(const lm_project *p, const lm_variant *v, lm_target *target,
                                lm_pass_env *env) {
-  if (v->rows)
+  if (v->rows) {
     target->choices.rows = v->rows;
+    target->choices.logits = 0;
+  }
   if (v->points)
     target->choices.points = v->points;
   if (v->off)
@@ -245,6 +247,7 @@ static lm_status passes_run(const lm_project *p, lm_plan_options *o, lm_compiled
                      .fp8_attention = attention_loc(c),
                      .recompute = &recompute,
                      .less_memory = c->spec.less_memory,
+                     .small_tiles = c->spec.small_tiles,
                      .gradients_alone = true,
                      .updates_alike = updates_alike,
                      .lowered = c->lowered,

@@ -1,9 +1,9 @@
 // fit.c - searches for a plan within the memory limit: the recipe's `memory { budget }`; without
 // one, what a GPU has free, and for `micro = auto` a share of the machine's memory.
 //
-//   1. A plan that also stashes what GEMMs have read (pass stash_operands). If none fits, or if a
-//   run
-//      began without these stashes, the others do not have them either.
+//   1. A plan with large tiles of logits that also stashes what GEMMs have read (pass
+//      stash_operands). If it does not fit, one with small tiles; if that does not, one without the
+//      stashes. The others do not have either. Nor has the plan of a run that began so.
 //   2. With micro = auto, the largest micro-batch whose plan fits; if none does, the smallest one.
 //   3. The stashes that, recomputed or offloaded to the host's memory, free the missing bytes in
 //   the least
@@ -65,6 +65,7 @@ typedef struct fitter {
   lm_compiled *c;
   int64_t limit; // bytes
   bool less;     // plans without the stashes of pass stash_operands
+  bool small;    // plans with small tiles of logits
   double margin; // of casts to 8-bit floats
 } fitter;
 
@@ -98,6 +99,7 @@ static lm_status attempt(const fitter *x, int64_t micro, int64_t recompute) {
   spec.recompute = recompute;
   spec.stash_room = recompute ? stash_room(x) : 0;
   spec.less_memory = x->less;
+  spec.small_tiles = x->small;
   spec.fp8_margin = x->margin;
   return lm_compile(x->p, &spec, x->c);
 }
@@ -289,19 +291,21 @@ static int64_t limit_find(const fitter *x, bool automatic) {
   return machine_memory(x);
 }
 
-// Attempts a plan with the stashes of pass stash_operands, which on a GPU must fit even where
-// nothing else has to; without them if it does not.
+// Attempts a plan with large tiles of logits and the stashes of pass stash_operands, which on a GPU
+// must fit even where nothing else has to; with small tiles if it does not; then without the
+// stashes too.
 static lm_status operands_attempt(fitter *x, int64_t micro) {
   bool gpu = x->spec->target.kind == LM_TARGET_CUDA;
   x->less = x->spec->less_memory;
+  x->small = x->spec->small_tiles || x->less;
   LM_TRY(attempt(x, micro, x->spec->recompute));
-  if (x->less || !gpu)
-    return NULL;
   int64_t limit = x->limit < INT64_MAX ? x->limit : machine_memory(x);
-  if (lm_compiled_memory(x->c) <= limit)
-    return NULL;
-  x->less = true;
-  return attempt(x, micro, x->spec->recompute);
+  while (gpu && !x->less && lm_compiled_memory(x->c) > limit) {
+    x->less = x->small;
+    x->small = true;
+    LM_TRY(attempt(x, micro, x->spec->recompute));
+  }
+  return NULL;
 }
 
 static lm_status search(fitter *x, int64_t most) {

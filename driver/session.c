@@ -81,6 +81,7 @@ lm_compile_spec lm_session_spec(lm_session *s, uint32_t what, int64_t capacity) 
                            .memory = s->memory,
                            .host_memory = s->host_memory,
                            .less_memory = s->less_memory,
+                           .small_tiles = s->small_tiles,
                            .variant = s->variant,
                            .exec = exec_options(s),
                            .dump = &s->dump};

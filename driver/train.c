@@ -211,6 +211,7 @@ static lm_status choices_recall(lm_training *x) {
   LM_TRY(lm_run_record_read(x->s.project.ctx->arena, x->dir, &before));
   x->s.run.recorded_micro = before.micro;
   x->s.less_memory = before.less_memory;
+  x->s.small_tiles = before.small_tiles;
   return NULL;
 }
 

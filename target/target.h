@@ -62,6 +62,7 @@ typedef struct lm_target_choices {
   int points;     // points of a kernel that occupy the machine
   int chunks;     // chunks of a column sum
   int rows;       // rows per tile of a large GEMM (pass tile_vocab)
+  int64_t logits; // bytes of such a tile and its cotangent, if the plan may take them; 0: by rows
   int64_t launch; // cost of a kernel launch, in bytes moved; 0: free
   // Bytes that stay in the cores' caches between two kernels, if memory bandwidth limits bf16
   // GEMMs; else 0 (pass tile_rows).

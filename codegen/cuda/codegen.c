@@ -4,6 +4,7 @@
 #include "compiler/plan/cost.h"
 
 enum {
+  LOGITS = 32, // of a GPU's memory, the part that a tile of logits and its cotangent may have
   // Of a GPU whose bandwidth is unknown: bytes that an H100 moves in 2.5 µs.
   LAUNCH = 8 << 20
 };
@@ -70,6 +71,7 @@ static void choices_set(lm_target *t) {
   t->choices.points = 1024;
   t->choices.chunks = 256;
   t->choices.rows = 4096;
+  t->choices.logits = t->memory / LOGITS;
   t->choices.launch = lm_target_bandwidth(t) > 0 ? (int64_t)lm_cost_launch_bytes(t) : LAUNCH;
   t->choices.pads_gemms = true;
   t->choices.attend_tile = 32;

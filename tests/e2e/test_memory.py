@@ -99,7 +99,7 @@ def test_budget_by_time(run):
     for budget in 20, 9, 8, 6, 5:
         text = run("explain", file, "cost", "--target", "h100", "--set", f"memory.budget={budget} GB")
         ms[budget] = float(re.search(r"a step of \d+ tokens: ([\d.]+) ms", text)[1])
-    check(ms[20] < ms[9] < ms[8] < ms[6] <= ms[5] and ms[9] < 1.1 * ms[20] and ms[8] < 1.12 * ms[20], f"{ms}")
+    check(ms[20] < ms[9] < ms[8] < ms[6] <= ms[5] and ms[9] < 1.1 * ms[20] and ms[8] < 1.13 * ms[20], f"{ms}")
 
 
 def test_budget_of_ticks(run):

@@ -16,10 +16,10 @@
 // value per row. The loop has no carries, so its derivative runs in the same order (pass grad) and
 // both loops are fused (pass fuse_loops): logits and their cotangents exist for one tile of rows at
 // a time. The number of rows per tile depends on sizes, and on blocks of 8-bit floats, which tiles
-// do not divide. Declines: GEMMs that are small, have dynamic extents, or feed a wide value or
-// another GEMM outside of the loop; GEMMs of 8-bit floats of which a tile would have other scales
-// than the whole (lm_fp8_tile_multiple). Cost: gradients of weights are read and written once per
-// tile.
+// do not divide; on a GPU also on its memory, if the whole plan fits then. Declines: GEMMs that are
+// small, have dynamic extents, or feed a wide value or another GEMM outside of the loop; GEMMs of
+// 8-bit floats of which a tile would have other scales than the whole (lm_fp8_tile_multiple). Cost:
+// gradients of weights are read and written once per tile.
 #include "compiler/passes/fp8/fp8.h"
 #include "compiler/passes/fuse/row_tiling.h"
 #include "compiler/passes/pass.h"
@@ -33,6 +33,7 @@ enum {
 typedef struct tiling {
   lm_row_tiling by;
   int64_t max_rows;  // rows per tile, unless they are narrow
+  int64_t max_bytes; // that a tile and its cotangent may have instead; 0: max_rows
   const lm_fp8 *fp8; // of the GEMMs of a loss; NULL: none
   lm_op *root;       // the GEMM
 } tiling;
@@ -61,6 +62,9 @@ static bool is_large_gemm(tiling *c, lm_op *op) {
     return false;
   int64_t narrow = ELEMENTS / lm_type_elements(r->m, r->wide);
   int64_t max = narrow > c->max_rows ? narrow : c->max_rows;
+  int64_t row = 2 * lm_type_elements(r->m, r->wide) * lm_dtype_bytes((lm_dtype)z.dtype);
+  if (max < c->max_bytes / row)
+    max = c->max_bytes / row;
   int64_t multiple = lm_fp8_tile_multiple(c->fp8, op, r->rows.axis[r->rows.rank - 1]);
   return multiple && lm_row_tiling_divide(r, max, multiple);
 }
@@ -154,6 +158,7 @@ bool lm_pass_tile_vocab(lm_module *m, const lm_pass_env *env) {
     tiling how = {
         .by.m = m,
         .max_rows = target && target->choices.rows ? target->choices.rows : LM_ROWS,
+        .max_bytes = target && !env->small_tiles ? target->choices.logits : 0,
         .fp8 = env && f->key.id == LM_FUNC_LOSS ? env->fp8 : NULL,
     };
     tile_region(f->body, &how);
