@@ -84,7 +84,8 @@ static void look(watch *w) {
     w->busy = now;
 }
 
-// True if mpirun has had processes, and none for the time of the limit.
+// True if mpirun has had processes, and none for the time of the limit. After a failure mpirun
+// sleeps for seconds, as if it had processes to end, and prints their last messages only then.
 static bool remains(const watch *w, double limit) {
   return w->busy > 0 && w->looked - w->busy > limit;
 }
@@ -129,7 +130,8 @@ static int status_of(const watch *w, pid_t ended, int status) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : LM_ENV;
 }
 
-int lm_ranks_wait(pid_t mpirun, int ranks, const char *ends, lm_status *lost) {
+int lm_ranks_wait(pid_t mpirun, int ranks, const char *ends, const volatile sig_atomic_t *signals,
+                  lm_status *lost) {
   double lingering = limit_of_environment();
   lm_control_limits limits = lm_control_limits_of_environment(LM_MPI_START_S);
   watch w = {
@@ -143,7 +145,7 @@ int lm_ranks_wait(pid_t mpirun, int ranks, const char *ends, lm_status *lost) {
   while (!(ended = waitpid(mpirun, &status, WNOHANG)) || (ended < 0 && errno == EINTR)) {
     look(&w);
     *lost = watch_check(&w, &limits);
-    if (*lost || remains(&w, lingering)) {
+    if (*lost || *signals > 1 || remains(&w, lingering)) {
       mpirun_end(mpirun, &status);
       return *lost ? LM_ENV : status_of_ranks(ends, ranks);
     }

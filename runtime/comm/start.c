@@ -21,12 +21,12 @@ static volatile sig_atomic_t times;
 static volatile sig_atomic_t child;
 
 // mpirun itself ends its processes on SIGTERM, without waiting until they have saved, but passes
-// SIGUSR1 on to them.
+// SIGUSR1 on to them. A second signal ends all; mpirun may crash of two.
 static void on_signal(int number) {
   if (!times++)
     received = number;
-  if (child > 0)
-    kill(child, times == 1 ? SIGUSR1 : SIGTERM);
+  if (child > 0 && times == 1)
+    kill(child, SIGUSR1);
 }
 
 static const int SIGNALS[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
@@ -122,7 +122,10 @@ static bool is_interrupted(int status) {
   return false;
 }
 
-static int exit_of(int code) {
+// silent: the ranks have ended before they could tell a signal from another loss.
+static int exit_of(int code, bool silent) {
+  if (received && (times > 1 || (silent && code == LM_ENV)))
+    return 128 + received;
   if (code <= LM_BUG_STATUS)
     return code;
   if (!is_interrupted(code))
@@ -149,15 +152,18 @@ static lm_status start(int ranks, char *const *argv, const char *session, const 
   if (pid == 0)
     command_run(command, session, ends, report[1]);
   child = pid;
+  if (pid > 0 && times == 1)
+    kill(pid, SIGUSR1); // it came before there was a child; a second SIGUSR1 does nothing more
   close(report[1]);
   ssize_t n = pid > 0 ? read(report[0], &error, sizeof error) : 0;
   if (pid > 0)
-    status = lm_ranks_wait(pid, ranks, ends, &out->lost);
+    status = lm_ranks_wait(pid, ranks, ends, &times, &out->lost);
   child = 0;
   signals_set(old, true);
   close(report[0]);
   lm_free(command);
-  out->status = exit_of(status);
+  out->silent = ends && !lm_ranks_have_ended(ends);
+  out->status = exit_of(status, out->silent);
   if (pid > 0 && n != sizeof error)
     return NULL;
   errno = pid > 0 ? error : errno;
@@ -173,7 +179,6 @@ lm_status lm_ranks_start(int ranks, char *const *argv, lm_ranks_end *out) {
   lm_status s = session.path ? ends_make(session.path, &ends) : NULL;
   if (!s)
     s = start(ranks, argv, session.path, ends.p, out);
-  out->silent = ends.n && !lm_ranks_have_ended(ends.p);
   lm_buf_free(&ends);
   lm_temp_dir_remove(&session);
   return s;
