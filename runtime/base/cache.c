@@ -18,6 +18,7 @@ enum {
   FILE_MAX = 256 << 20
 };
 static const char TEMP_PREFIX[] = ".lmc-tmp-";
+static const char SIZE_FILE[] = ".lmc-size"; // see size_add
 // The names of entries: kind, key, type. A cache may be in a folder with other files, so nothing
 // else is counted or removed.
 static const struct {
@@ -464,9 +465,9 @@ static bool file_evict(const lm_cache *c, const char *name) {
   return gone;
 }
 
-// Evicts entries until the size is within the limit. Entries used after `since` belong to this
-// call.
-static void limit_enforce(const lm_cache *c, const struct timespec *since) {
+// Evicts entries until the size is within the limit, and returns the size. Entries used after
+// `since` belong to this call.
+static uint64_t limit_enforce(const lm_cache *c, const struct timespec *since) {
   lm_arena *a = lm_arena_create();
   old_files all = files_list(a, c);
   if (all.n)
@@ -482,6 +483,30 @@ static void limit_enforce(const lm_cache *c, const struct timespec *since) {
     all.bytes -= all.v[i].bytes;
   }
   lm_arena_destroy(a);
+  return all.bytes;
+}
+
+// Adds to the size in the file; false if it has none or the sum exceeds the limit.
+static bool size_add(int fd, uint64_t bytes, uint64_t limit) {
+  uint64_t size;
+  return pread(fd, &size, sizeof size, 0) == sizeof size &&
+         !__builtin_add_overflow(size, bytes, &size) && size <= limit &&
+         pwrite(fd, &size, sizeof size, 0) == sizeof size;
+}
+
+// A file has the size of the entries when the folder was last listed, and of those added since, so
+// that not each addition lists the folder. Entries that were removed otherwise are still counted,
+// until the sum exceeds the limit and the folder is listed again.
+static void limit_apply(const lm_cache *c, const struct timespec *since, uint64_t added) {
+  int fd = openat(c->fd, SIZE_FILE, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
+  bool locked = fd >= 0 && !flock(fd, LOCK_EX);
+  if (!locked || !size_add(fd, added, c->limit)) {
+    uint64_t size = limit_enforce(c, since);
+    if (locked && pwrite(fd, &size, sizeof size, 0) != sizeof size)
+      unlinkat(c->fd, SIZE_FILE, 0);
+  }
+  if (fd >= 0)
+    close(fd);
 }
 
 lm_status lm_cache_add(const lm_cache *c, const lm_temp_dir *from, const char *made,
@@ -493,8 +518,8 @@ lm_status lm_cache_add(const lm_cache *c, const lm_temp_dir *from, const char *m
   for (int i = 0; i < n && !s; i++)
     s = name_add(c, from, made, names[i], &file);
   unlinkat(from->fd, made, 0);
-  lm_buf_free(&file);
   if (!s)
-    limit_enforce(c, &now);
+    limit_apply(c, &now, file.n);
+  lm_buf_free(&file);
   return s;
 }

@@ -338,6 +338,47 @@ static void test_foreign_files(void) {
   CHECK(!unsetenv("LMC_CACHE_SIZE"));
 }
 
+static void size_set(const lm_cache *c, uint64_t size, size_t bytes) {
+  int fd = openat(c->fd, ".lmc-size", O_RDWR);
+  CHECK(fd >= 0 && !ftruncate(fd, 0) && pwrite(fd, &size, bytes, 0) == (ssize_t)bytes);
+  close(fd);
+}
+
+static uint64_t size_get(const lm_cache *c) {
+  uint64_t size;
+  int fd = openat(c->fd, ".lmc-size", O_RDONLY);
+  CHECK(fd >= 0 && pread(fd, &size, sizeof size, 0) == sizeof size);
+  close(fd);
+  return size;
+}
+
+// The folder is listed only if the file with the size has none or the limit may be exceeded.
+static void test_size_file(void) {
+  CHECK(!setenv("LMC_CACHE_SIZE", "2500", 1));
+  lm_cache c = cache_open(in_root("counted"));
+  entry_add(&c, 'a', 900);
+  CHECK(size_get(&c) == lm_cache_bytes(&c));
+  entry_add(&c, 'b', 900);
+  CHECK(size_get(&c) == lm_cache_bytes(&c));
+  CHECK(!unlinkat(c.fd, entry_name('a', ".so"), 0) &&
+        !unlinkat(c.fd, entry_name('a', ".cubin"), 0));
+  uint64_t before = size_get(&c);
+  CHECK(before > lm_cache_bytes(&c));
+  entry_add(&c, 'c', 900); // the file counts the removed entry, the folder has none
+  CHECK(entry_read(&c, entry_name('b', ".so"), 900, NULL));
+  CHECK(size_get(&c) == lm_cache_bytes(&c));
+  size_set(&c, 1, 4); // cut short
+  age(&c, entry_name('b', ".so"), 1000);
+  entry_add(&c, 'd', 900);
+  CHECK(!entry_read(&c, entry_name('b', ".so"), 900, NULL));
+  CHECK(size_get(&c) == lm_cache_bytes(&c));
+  size_set(&c, 0, sizeof(uint64_t));
+  entry_add(&c, 'e', 900); // not listed
+  CHECK(size_get(&c) < lm_cache_bytes(&c) && lm_cache_bytes(&c) > c.limit);
+  lm_cache_close(&c);
+  CHECK(!unsetenv("LMC_CACHE_SIZE"));
+}
+
 // ---- other files of the cache
 
 static bool is_refused(const char *path, const char *why) {
@@ -390,6 +431,7 @@ int main(void) {
   test_own_folders();
   test_limits();
   test_eviction();
+  test_size_file();
   test_foreign_files();
   test_other_files();
   if (is_root) {
