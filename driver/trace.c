@@ -82,7 +82,8 @@ static lm_status tensor_get(const lm_session *s, lm_plan_tensor x, float *out) {
   };
   lm_rank_tensors all = {s->comm, s->execution.exec, s->compiled.plan};
   const lm_dtype_info *type = &lm_dtype_table[lm_plan_tensor_dtype(x)];
-  void *chunk = lm_alloc((size_t)ELEMENTS * (size_t)type->bits / 8);
+  int64_t room = x.param->elements < ELEMENTS ? x.param->elements : ELEMENTS;
+  void *chunk = lm_alloc((size_t)room * (size_t)type->bits / 8);
   lm_status status = NULL;
   for (int64_t at = 0; !status && at < x.param->elements; at += ELEMENTS) {
     int64_t left = x.param->elements - at, n = left < ELEMENTS ? left : ELEMENTS;

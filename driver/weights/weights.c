@@ -103,7 +103,8 @@ typedef lm_status maker(const void *user, int64_t first, int64_t n, float *out);
 static lm_status param_fill(const lm_plan *plan, lm_weights w, int i, maker *make,
                             const void *user) {
   int64_t elements = param_at(plan, i)->elements;
-  float *buffer = lm_alloc(LM_TENSOR_CHUNK * sizeof *buffer);
+  int64_t room = elements < LM_TENSOR_CHUNK ? elements : LM_TENSOR_CHUNK;
+  float *buffer = lm_alloc((size_t)room * sizeof *buffer);
   lm_status s = NULL;
   for (int64_t at = 0; !s && at < elements; at += LM_TENSOR_CHUNK) {
     int64_t n = elements - at < LM_TENSOR_CHUNK ? elements - at : LM_TENSOR_CHUNK;

@@ -48,6 +48,19 @@ static lm_status copy(const lm_plan *p, lm_plan_tensor t, int64_t n, transfer x)
   return lm_tensor_runs(p, t, x.first, n, converts ? elements_convert : elements_copy, &x);
 }
 
+static int64_t largest(const lm_plan_param *params, int n, int64_t most) {
+  for (int i = 0; i < n; i++)
+    if (params[i].elements > most)
+      most = params[i].elements;
+  return most;
+}
+
+int64_t lm_tensor_room(const lm_plan *p) {
+  int64_t most = largest(p->params, p->n_params, (int64_t)p->n_blocks * LM_BLOCK);
+  most = largest(p->states, p->n_own_states, most);
+  return most < LM_TENSOR_CHUNK ? most : LM_TENSOR_CHUNK;
+}
+
 lm_status lm_tensor_read(lm_exec *e, const lm_plan *p, lm_plan_tensor t, int64_t first, int64_t n,
                          void *out) {
   return copy(p, t, n,

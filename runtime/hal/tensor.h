@@ -8,6 +8,9 @@ enum {
   LM_TENSOR_CHUNK = 1 << 22 // elements that callers transfer at a time, to bound their memory
 };
 
+// The elements of the largest such transfer of the plan's tensors.
+int64_t lm_tensor_room(const lm_plan *p);
+
 // Copies n elements, the first at the row-major index `first`, as f32. Waits for previous runs,
 // whose error is returned. Bits of f32 are kept; a tensor of another type is converted, to the
 // nearest number. Elements that only other ranks have are left as they are.

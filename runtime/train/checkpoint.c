@@ -66,7 +66,8 @@ static lm_status tensors_copy(const lm_trainer *t, const lm_checkpoint_tensors *
     LM_TRY(tensor_check(st, path, &l->of[i]));
   if (lm_st_count(st) != l->n)
     return unknown_refuse(l, st, path);
-  float *buffer = lm_alloc(LM_TENSOR_CHUNK * sizeof *buffer);
+  int64_t room = lm_tensor_room(lm_trainer_options_of(t)->plan);
+  float *buffer = lm_alloc((size_t)room * sizeof *buffer);
   lm_status s = NULL;
   for (size_t i = 0; i < l->n && !s; i++)
     s = tensor_load(t, l, i, st, buffer);

@@ -125,10 +125,22 @@ static lm_status round_run(lm_checkpoint_saving *x, cursor *at, bool *out_more) 
   return NULL;
 }
 
+// Bytes of the largest chunk of any rank.
+static int64_t chunk_room(const lm_checkpoint_files *f) {
+  int64_t most = 0;
+  for (uint32_t i = 0; i < f->n; i++)
+    for (size_t k = 0; k < f->v[i].tensors.n; k++) {
+      const lm_st_tensor *t = &f->v[i].tensors.of[k];
+      int64_t bytes = t->elements * lm_st_dtype_bytes(t->dtype);
+      most = bytes > most ? bytes : most;
+    }
+  return most < LM_ST_CHUNK ? most : LM_ST_CHUNK;
+}
+
 static lm_status tensors_collect(lm_checkpoint_saving *x) {
   cursor *at = lm_calloc((size_t)x->size, sizeof *at);
   lm_status s = NULL;
-  x->chunk = x->copies ? NULL : lm_alloc(LM_ST_CHUNK);
+  x->chunk = x->copies ? NULL : lm_alloc((size_t)chunk_room(&x->files));
   for (bool more = true; more && !s;)
     s = round_run(x, at, &more);
   lm_free(x->chunk);

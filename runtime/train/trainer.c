@@ -178,7 +178,7 @@ static lm_status own_state_init(lm_trainer *t, const lm_plan_param *x, float *bu
 }
 
 lm_status lm_trainer_init_states(lm_trainer *t) {
-  float *buffer = lm_alloc(LM_TENSOR_CHUNK * sizeof *buffer);
+  float *buffer = lm_alloc((size_t)lm_tensor_room(t->o.plan) * sizeof *buffer);
   lm_status s = NULL;
   lm_exec_arena_clear(t->o.exec, LM_ARENA_STATE);
   for (int i = 0; !s && i < t->o.plan->n_states; i++)
@@ -545,7 +545,7 @@ static lm_status param_check(const lm_trainer *t, const lm_plan_param *p, float 
 
 lm_status lm_trainer_not_finite(const lm_trainer *t, const char **out) {
   const lm_plan *p = t->o.plan;
-  float *buffer = lm_alloc(LM_TENSOR_CHUNK * sizeof *buffer);
+  float *buffer = lm_alloc((size_t)lm_tensor_room(t->o.plan) * sizeof *buffer);
   lm_status s = NULL;
   int found = 0; // parameters, then own states, from 1
   for (int i = 0; !s && !found && i < p->n_params + p->n_own_states; i++) {
