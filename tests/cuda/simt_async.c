@@ -145,15 +145,8 @@ int64_t simt_matrix_offset(uint64_t at, int line, int k, bool transposed, int te
   return width == 16 ? offset : offset ^ (offset >> 7 & (width / 16 - 1)) << 4;
 }
 
-static float matrix_element(uint64_t at, int line, int k, bool transposed, int text_line) {
-  int64_t offset = simt_matrix_offset(at, line, k, transposed, text_line);
-  const array *a = simt_array_at(offset);
-  uint16_t half;
-  if (!a) {
-    simt_report_add(text_line, "a matrix outside of shared memory, at byte %lld",
-                    (long long)offset);
-    return 0;
-  }
+// Checks that every warp may read the grain at the offset.
+static void grain_read(const array *a, int64_t offset, int text_line) {
   shadow *s = &simt.shadows[offset / GRAIN];
   if (s->write.thread >= 0 && s->write.thread < ENGINE &&
       s->write.clock > simt.fibers[s->write.thread].fenced)
@@ -166,13 +159,39 @@ static float matrix_element(uint64_t at, int line, int k, bool transposed, int t
     simt_grain_check(s, ACCESS_READ, a, offset - a->offset, text_line);
   }
   simt.current = first;
+}
+
+static float matrix_element(uint64_t at, int line, int k, bool transposed, int text_line) {
+  int64_t offset = simt_matrix_offset(at, line, k, transposed, text_line);
+  const array *a = simt_array_at(offset);
+  uint16_t half;
+  if (!a) {
+    simt_report_add(text_line, "a matrix outside of shared memory, at byte %lld",
+                    (long long)offset);
+    return 0;
+  }
+  grain_read(a, offset, text_line);
   memcpy(&half, simt.shared + offset, sizeof half);
   return bf16_of(half, 0);
 }
 
+// sums = a b, with n columns, a multiple of 8. Each sum adds in the order of a.
+static void row_multiply(const float a[16], float b[16][256], int n, float *sums) {
+  enum {
+    COLUMNS = 8 // that the compiler's vectors hold
+  };
+  for (int c = 0; c < n; c += COLUMNS) {
+    float sum[COLUMNS] = {0};
+    for (int j = 0; j < 16; j++)
+      for (int l = 0; l < COLUMNS; l++)
+        sum[l] += a[j] * b[j][c + l];
+    memcpy(sums + c, sum, sizeof sum);
+  }
+}
+
 // Fragments are laid out as for mma, 16 rows for each of four warps, n / 8 of them side by side.
 static void wgmma_complete(int first, int k) {
-  static float a[64][16], b[16][256];
+  static float a[64][16], b[16][256], sums[64][256];
   const wgmma *p = &simt.fibers[first].wgmmas[k];
   int before = simt.current;
   simt.current = first;
@@ -187,6 +206,8 @@ static void wgmma_complete(int first, int k) {
   for (int j = 0; j < 16; j++)
     for (int n = 0; n < p->n; n++)
       b[j][n] = matrix_element(p->b_at, n, j, p->transposed > 0, p->line);
+  for (int i = 0; i < 64; i++)
+    row_multiply(a[i], b, p->n, sums[i]);
   for (int t = 0; t < GROUP; t++) {
     const wgmma *own = &simt.fibers[first + t].wgmmas[k];
     if (own->line != p->line || own->n != p->n || own->b_at != p->b_at || own->a_at != p->a_at)
@@ -194,10 +215,7 @@ static void wgmma_complete(int first, int k) {
     for (int i = 0; i < p->n / 2; i++) {
       int row = t / WARP * 16 + t % WARP / 4 + i % 4 / 2 * 8;
       int col = i / 4 * 8 + t % 4 * 2 + i % 2;
-      float sum = 0;
-      for (int j = 0; j < 16; j++)
-        sum += a[row][j] * b[j][col];
-      own->d[i] = (own->add ? own->d[i] : 0) + sum;
+      own->d[i] = (own->add ? own->d[i] : 0) + sums[row][col];
     }
   }
   simt.current = before;
