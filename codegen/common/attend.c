@@ -36,8 +36,12 @@ const lm_attend_dot *lm_attend_dot_of(const lm_attend_spec *f, const lm_value *v
   return NULL;
 }
 
+static bool orders_axes(const lm_op *op) {
+  return op && (op->code == LM_OP_PERMUTE || op->code == LM_OP_RENAME);
+}
+
 static const lm_value *unpermuted(const lm_value *v) {
-  while (v->def && v->def->code == LM_OP_PERMUTE)
+  while (orders_axes(v->def))
     v = v->def->in[0];
   return v;
 }
@@ -125,9 +129,15 @@ static bool sums_find(lm_attend_spec *f, lm_buf *why) {
   };
   if (f->op->n_out > LM_ATTEND_PARTS)
     return lm_why(why, "more than %d cotangents", LM_ATTEND_PARTS);
-  for (uint32_t i = 1; i < f->op->n_out; i++)
-    if (!sum_add(f, i, lm_attend_yield(f->op, i - 1 + LM_ATTEND_COTANGENTS), why))
+  for (uint32_t i = 1; i < f->op->n_out; i++) {
+    const lm_value *v = lm_attend_yield(f->op, i - 1 + LM_ATTEND_COTANGENTS);
+    const lm_op *epilogue = v->def && v->def->code == LM_OP_KERNEL ? v->def : NULL;
+    if (epilogue && v->index)
+      continue; // another result of it
+    if (!sum_add(f, i, epilogue ? epilogue->in[0] : v, why))
       return false;
+    f->sums[f->n_sums - 1].epilogue = epilogue;
+  }
   return true;
 }
 

@@ -35,6 +35,8 @@ typedef struct lm_attend_sum {
   int other;
   bool rows;
   uint32_t result;
+  // The kernel of the region that reads the sum, whose first result is `result`; NULL: none.
+  const lm_op *epilogue;
   // Channel axes of the result, in the order of the other operand's rows.
   lm_attend_axes channels;
 } lm_attend_sum;

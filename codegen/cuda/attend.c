@@ -143,12 +143,15 @@ static void finish(cuda_attend *e, const lm_buf *body, int64_t blocks, lm_arena 
   lm_buf raw = {0};
   params_add(e, c, &raw);
   c->whole_block = true;
+  // Epilogues read operands in many loads, which are in flight together if they are constants.
+  c->read_only = e->instructions > 0;
   lm_buf_printf(&raw, "typedef %s lm_at;\nLM_POOL_DECLARE();\n",
                 fits_int(e) ? "int32_t" : "int64_t");
   lm_buf_add(&raw, body->p, body->n);
   cuda_code_body(c, NULL, &raw);
   *out = (lm_kernel_code){.space = {.fixed = blocks},
-                          .launch = {.per_block = 1, .shared = e->max_pool}};
+                          .launch = {.per_block = 1, .shared = e->max_pool},
+                          .instructions = e->instructions};
   out->launch.note = e->note ? lm_arena_strndup(arena, e->note, strlen(e->note)) : NULL;
   out->launch.maps = maps_keep(e, arena, &out->launch.n_maps);
   cuda_code_render(c, "a", arena, out);
@@ -171,6 +174,7 @@ bool cuda_attend_make(const lm_plan_options *o, const lm_op *op, lm_arena *tempo
                                .arena = temporary,
                                .m = m,
                            },
+                       .target = &o->target,
                        .warpgroups = o->target.warpgroups,
                        .gemm_kind = o->tf32 ? "TF32" : "F32"};
   cuda_attend *e = out;
@@ -193,6 +197,21 @@ void cuda_attend_free(cuda_attend *e) {
   lm_buf *used[] = {&e->declare, &e->point, &e->by_row, &e->by_pair, &e->by_col, &e->by_element};
   for (size_t i = 0; i < LM_COUNT(used); i++)
     lm_buf_free(used[i]);
+}
+
+int64_t cuda_attend_chunks(const lm_target *t, const lm_op *op, const lm_op *kernel) {
+  lm_arena *temporary = lm_arena_create();
+  const lm_plan_options o = {.target = *t};
+  cuda_attend e;
+  lm_buf why = {0};
+  bool ok = cuda_attend_make(&o, op, temporary, &e, &why) && e.warpgroups;
+  e.rows = CUDA_WARPGROUP_ROWS;
+  ok = ok && !cuda_attend_warpgroups_backward_why(&e);
+  int64_t n = ok ? cuda_attend_epilogue_chunks(&e, kernel) : 0;
+  cuda_attend_free(&e);
+  lm_buf_free(&why);
+  lm_arena_destroy(temporary);
+  return n;
 }
 
 bool cuda_attend_emit(const lm_plan_options *o, const lm_op *op, lm_arena *arena,

@@ -39,6 +39,8 @@ typedef struct cuda_attend {
   bool *held;              // by operand: threads hold the tile of their rows in registers
   lm_plan_map maps[LM_PLAN_MAPS];
   int n_maps; // tensor maps of operands that TMA copies
+  const lm_target *target;
+  double instructions; // of epilogues, of all lanes
 } cuda_attend;
 
 // ---- attend_tile.c: elements of the region, tiles of operands
@@ -143,6 +145,15 @@ const char *cuda_attend_warpgroups_tile_why(cuda_attend *e, uint32_t k,
                                             const lm_attend_axes *channels);
 const char *cuda_attend_warpgroups_forward_why(cuda_attend *e);
 int64_t cuda_attend_warpgroups_forward(cuda_attend *e, lm_buf *b); // returns the number of blocks
+
+// ---- attend_epilogue.c
+// The epilogue of sum s, whose array in registers is `sums`, times `factor`: "" or " * c".
+void cuda_attend_epilogue(cuda_attend *e, lm_buf *b, const lm_attend_sum *s, const char *sums,
+                          const char *factor);
+// The chunks in which the kernel, an epilogue, sums over its points; 0: it has another form.
+int64_t cuda_attend_epilogue_chunks(cuda_attend *e, const lm_op *kernel);
+// True if the sum's epilogue sums over its points, by blocks: `chunk` is the number of the block.
+bool cuda_attend_sums_points(const lm_attend_sum *s);
 
 // ---- attend_query.c: values of a query, named neg_lse (-lse), delta (the sum of do * o) and share
 // If rows are queries: in registers, computed by the four lanes of a row together.

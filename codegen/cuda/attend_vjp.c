@@ -370,12 +370,16 @@ static void accumulators(cuda_attend *e, lm_buf *b, const section *s) {
   }
 }
 
-static void store(cuda_attend *e, lm_buf *b, int i) {
-  const lm_attend_sum *s = &e->f.sums[i];
+static const char *scale_text(cuda_attend *e, int i) {
   double c;
   tile_value(e, i, &c);
-  const char *scale =
-      c == 1 ? "" : lm_arena_printf(e->g.arena, " * %s", lm_gen_const_text(e->g.arena, LM_F32, c));
+  return c == 1 ? ""
+                : lm_arena_printf(e->g.arena, " * %s", lm_gen_const_text(e->g.arena, LM_F32, c));
+}
+
+static void store(cuda_attend *e, lm_buf *b, int i) {
+  const lm_attend_sum *s = &e->f.sums[i];
+  const char *scale = scale_text(e, i);
   if (s->other >= 0) {
     cuda_attend_row_store(e, b, s->result, &s->channels, lm_arena_printf(e->g.arena, "c%d", i),
                           scale, "inside");
@@ -398,9 +402,20 @@ static void stores(cuda_attend *e, lm_buf *b, const section *s) {
                 "lm_frag_row(r);\nconst bool inside = row < %s;\n",
                 cuda_attend_extent(e, e->values.row));
   for (int i = 0; i < e->f.n_sums; i++)
-    if (in_section(e, s, i))
+    if (in_section(e, s, i) && !e->f.sums[i].epilogue)
       store(e, b, i);
   lm_buf_puts(b, "}\n");
+  for (int i = 0; i < e->f.n_sums; i++)
+    if (in_section(e, s, i) && e->f.sums[i].epilogue)
+      cuda_attend_epilogue(e, b, &e->f.sums[i], lm_arena_printf(e->g.arena, "c%d", i),
+                           scale_text(e, i));
+}
+
+static bool sums_points(const cuda_attend *e, const section *s) {
+  for (int i = 0; i < e->f.n_sums; i++)
+    if (in_section(e, s, i) && cuda_attend_sums_points(&e->f.sums[i]))
+      return true;
+  return false;
 }
 
 static void row_tiles(cuda_attend *e, lm_buf *b, const section *s) {
@@ -513,6 +528,8 @@ static int64_t section_put(cuda_attend *e, lm_buf *b, const section *s) {
   if (e->warpgroups)
     e->cols = s->over_s && has_registers(e, s) ? 2 * CUDA_WARPGROUP_COLS : CUDA_WARPGROUP_COLS;
   cuda_attend_section_begin(e, !s->over_s);
+  if (sums_points(e, s))
+    lm_buf_puts(&text, "const lm_at chunk = at;\n");
   int64_t blocks = cuda_attend_rows_begin(e, &text, s->axes, s->n_axes, s->points);
   if (e->warpgroups)
     section_groups(e, &text, s);

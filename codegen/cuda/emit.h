@@ -195,6 +195,7 @@ void cuda_code_render(const cuda_code *c, const char *prefix, lm_arena *arena, l
 // are, whose positions begin at multiples of 16 bytes.
 bool cuda_attend_reads_strided(const lm_op *attend, uint32_t k);
 bool cuda_attends(const lm_module *m, const lm_op *op); // for lm_codegen
+int64_t cuda_attend_chunks(const lm_target *t, const lm_op *vjp, const lm_op *kernel); // the same
 bool cuda_attend_emit(const lm_plan_options *o, const lm_op *attend, lm_arena *arena,
                       lm_kernel_code *out);
 

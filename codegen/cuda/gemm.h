@@ -68,6 +68,10 @@ typedef struct cuda_gemm {
   // The GEMMs of a launch of several (joined.c), of which g is the first; n_joined = 0: g alone.
   const lm_plan_gemm *joined;
   int n_joined;
+  // The sums of a thread: an array, and a constant factor, "" or " * c". ends: a tile may have rows
+  // that are not its own, from `row_end` on.
+  const char *registers, *factor;
+  bool ends;
 } cuda_gemm;
 
 // ---- gemm_ring.c
@@ -102,6 +106,10 @@ bool cuda_gemm_within_head(const cuda_gemm *x, const cuda_gemm_section *s, lm_ty
                            lm_type *out);
 // ---- gemm_form.c
 bool cuda_gemm_make(const lm_module *m, const lm_op *kernel, cuda_gemm *out);
+// A kernel whose first operation rounds its first operand, the sums of attention's tiles: the last
+// axes of the sums, which are heads, are columns, the `rows` axes before them are rows. A tile has
+// one head.
+bool cuda_gemm_of_sums(const lm_module *m, const lm_op *kernel, int rows, cuda_gemm *out);
 
 // ---- gemm_sections.c
 // True if a value has more axes than rows and columns, or is a sum.
@@ -117,4 +125,7 @@ bool cuda_gemm_is_wide(const cuda_gemm *x, const lm_op *kernel, const lm_value *
 // The operations of the kernel on the sums in registers; NULL if they read other sums than those
 // of the same row, head and pair. Sets e->gemm.
 const char *cuda_gemm_epilogue(cuda_emit *e, const cuda_gemm *x);
+// The declarations of a thread's sums over rows, of the results that a kernel sums over its points:
+// w<i>[n][c] is the sum of columns 8 n + 2 (lane % 4) + c of a head, of result i.
+void cuda_gemm_sums_declare(const cuda_gemm *x, const lm_op *kernel, lm_buf *b);
 #endif

@@ -11,6 +11,8 @@
 //       sections, or of none
 //
 // Without heads it is the loop over the pairs of a row in the tile.
+#include <string.h>
+
 #include "codegen/cuda/gemm.h"
 
 enum {
@@ -23,6 +25,7 @@ enum {
 typedef struct cuda_gemm_loops {
   uint16_t row, head, pair, element; // variables
   const cuda_gemm_section *section;  // the current one, in which heads are counted
+  cuda_flat_loop pairs;              // what loops over the pairs of its heads have counted
 } cuda_gemm_loops;
 
 // ---- indices
@@ -79,14 +82,19 @@ static const char *register_of(cuda_emit *e, const lm_op *op, const lm_ix *ix) {
   e->gemm_fails |= !inside || !begins || !lm_ix_equal(&at, &here);
   const char *head =
       x->head ? lm_arena_printf(e->g.arena, " + hh * %lld", (long long)x->head / 8) : "";
-  return lm_arena_printf(e->g.arena, "x[%lld%s + i][2 * r + c]",
-                         (long long)(part * x->panel + within) / 8, head);
+  return lm_arena_printf(e->g.arena, "%s[%lld%s + i][2 * r + c]%s", x->registers,
+                         (long long)(part * x->panel + within) / 8, head, x->factor);
 }
 
-// The dot of which op is the result, rounded to bf16; NULL: it is another operation.
-static const lm_op *rounded_dot(const lm_op *op) {
-  const lm_op *from = op->code == LM_OP_REDUCE_PRECISION ? op->in[0]->def : NULL;
-  return from && lm_op_multiplies_rows(from) ? from : NULL;
+// The operation, the first of the body, whose results are the sums.
+static const lm_op *sums_of(const cuda_emit *e) {
+  return e->g.kernel->body->first;
+}
+
+// True if op rounds the sums to bf16: of a dot behind it, of attention itself.
+static bool rounds_sums(const cuda_emit *e, const lm_op *op) {
+  bool first = op == sums_of(e) || op->in[0] == sums_of(e)->out[0];
+  return op->code == LM_OP_REDUCE_PRECISION && first;
 }
 
 // Counts the rounding of the section's sums, if the kernel reads them rounded: once, although the
@@ -95,27 +103,28 @@ static void rounding_count(cuda_emit *e, const cuda_gemm *x, const cuda_gemm_sec
   int64_t columns = x->head ? s->columns : x->g.n.fixed;
   double sums = (double)(x->g.m.fixed * columns);
   bool rounds = false;
-  for (const lm_op *op = e->g.kernel->body->first; op; op = op->next)
-    rounds |= rounded_dot(op) != NULL;
+  for (const lm_op *op = sums_of(e); op; op = op->next)
+    rounds |= rounds_sums(e, op);
   if (rounds)
     e->g.instructions += sums;
 }
 
-// An element of the dot, rounded or not. It cannot be rounded where it is: the assembler serializes
-// GEMMs whose sums other instructions write.
-static const char *sum_text(cuda_emit *e, const lm_op *dot, const lm_ix *ix, bool rounded) {
-  const char *text = register_of(e, dot, ix);
+// An element of the sums, rounded or not. It cannot be rounded where it is: the assembler
+// serializes GEMMs whose sums other instructions write.
+static const char *sum_text(cuda_emit *e, const lm_ix *ix, bool rounded) {
+  const char *text = register_of(e, sums_of(e), ix);
   return rounded ? lm_arena_printf(e->g.arena, "lm_bf16_rounded(%s)", text) : text;
 }
 
 static bool value_of(lm_gen *g, const lm_op *op, const lm_ix *ix, lm_gen_text *out) {
   cuda_emit *e = (cuda_emit *)g;
-  const lm_op *dot = lm_op_multiplies_rows(op) ? op : rounded_dot(op);
+  bool rounded = rounds_sums(e, op);
+  bool sums = op == sums_of(e) || rounded;
   if (op->code == LM_OP_SUM)
     *out = (lm_gen_text){lm_arena_printf(g->arena, "s%u", op->mark), HEAD};
-  else if (dot)
-    *out = (lm_gen_text){sum_text(e, dot, ix, dot != op), ELEMENT};
-  return op->code == LM_OP_SUM || dot;
+  else if (sums)
+    *out = (lm_gen_text){sum_text(e, ix, rounded), ELEMENT};
+  return op->code == LM_OP_SUM || sums;
 }
 
 // The lanes of a statement: outside of the loop over pairs all threads of a quad execute it, and
@@ -171,6 +180,7 @@ static void begin(cuda_emit *e, const cuda_gemm *x, cuda_gemm_loops *l) {
   l->head = loop_add(e, "head", 1, HEAD);
   l->pair = loop_add(e, "pair", x->unit / 2, PAIR);
   l->element = e->vector = loop_add(e, "c", 2, ELEMENT);
+  l->pairs.counted = LM_NEW_N(e->g.arena, double, e->g.s->n_nodes + 1);
 }
 
 // The text of a level with its loop around it.
@@ -224,13 +234,13 @@ static const char *head_head(const cuda_emit *e, const cuda_gemm *x, const cuda_
 
 // True if a tile has rows that are not its own: beyond the last one, or of another group.
 static bool rows_end_in_tile(const cuda_gemm *x) {
-  return x->g.groups.count || x->g.m.fixed % CUDA_GEMM_ROWS;
+  return x->ends || x->g.groups.count || x->g.m.fixed % CUDA_GEMM_ROWS;
 }
 
 static const char *row_head(const cuda_emit *e, const cuda_gemm *x) {
   lm_arena *a = e->g.arena;
   const char *inside = "";
-  if (x->g.groups.count)
+  if (x->ends || x->g.groups.count)
     inside = "if (row < row_end) ";
   else if (rows_end_in_tile(x))
     inside = lm_arena_printf(a, "if (row < %lld) ", (long long)x->g.m.fixed);
@@ -240,7 +250,8 @@ static const char *row_head(const cuda_emit *e, const cuda_gemm *x) {
                          e->g.target->index, inside);
 }
 
-// Ends a loop over the pairs: its text becomes a statement of the head.
+// Ends a loop over the pairs: its text becomes a statement of the head. The loops of a head are
+// unrolled, so values that two of them load or compute are in registers for the second.
 static void pairs_end(cuda_emit *e, const cuda_gemm *x) {
   static const char element[] = "LM_UNROLL\nfor (int32_t c = 0; c < 2; c++) {\n";
   const char *text = loop_text(e, ELEMENT, element, "", "}\n");
@@ -249,6 +260,7 @@ static void pairs_end(cuda_emit *e, const cuda_gemm *x) {
   level_clear(e, PAIR);
   level_clear(e, ELEMENT);
   lm_gen_forget(&e->g, PAIR);
+  cuda_count_shared(e, &e->gemm_loops->pairs);
 }
 
 // ---- sums and results
@@ -277,6 +289,27 @@ static bool is_of_heads(const cuda_emit *e, const cuda_gemm *x, lm_type t) {
   lm_type rest;
   cuda_gemm_rest(e->g.m, x, e->g.kernel, t, &rest);
   return x->head && rest.rank == s->heads.rank && cuda_gemm_has_heads(x, s, rest);
+}
+
+// ---- sums over rows
+
+void cuda_gemm_sums_declare(const cuda_gemm *x, const lm_op *kernel, lm_buf *b) {
+  for (uint32_t i = 0; i < kernel->n_out; i++)
+    if (lm_kernel_result_summed(kernel, i))
+      lm_buf_printf(b, "float w%u[%lld][2] = {{0}};\n", i, (long long)x->head / 8);
+}
+
+// Adds the elements of result i to the thread's sums.
+static void rows_sum(cuda_emit *e, const cuda_gemm *x, uint32_t i) {
+  const lm_value *v = lm_kernel_yield(e->g.kernel)->in[i];
+  lm_ix ix[LM_RANK];
+  for (int64_t part = 0; part < parts_of_head(x); part++) {
+    index_of(e, v->type, column_of(e, part), ix);
+    lm_gen_text text = lm_gen_pull(&e->g, v, ix);
+    lm_gen_statement(&e->g, ELEMENT, "w%u[%lld + i][c] += %s;", i, (long long)(part * x->unit / 8),
+                     text.text);
+    lm_gen_count(&e->g, ELEMENT, 1, NULL);
+  }
 }
 
 // Result i, in parts of `columns` columns, and of `unit` within a head.
@@ -316,6 +349,9 @@ static void section_begin(cuda_emit *e, const cuda_gemm *x, const cuda_gemm_sect
   head->hi = heads;
   d->loop[HEAD - 1].size = heads;
   l->section = s;
+  lm_gen_count_reset(&e->g);
+  memset(l->pairs.counted, 0, e->g.s->n_nodes * sizeof *l->pairs.counted);
+  e->n_loaded = 0;
 }
 
 // Ends it: its text becomes a statement of the row.
@@ -338,6 +374,8 @@ static void result_put(cuda_emit *e, const cuda_gemm *x, const cuda_gemm_section
     return;
   if (of_heads)
     head_put(e, i);
+  else if (lm_kernel_result_summed(kernel, i))
+    rows_sum(e, x, i);
   else
     columns_put(e, x, i);
 }

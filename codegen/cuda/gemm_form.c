@@ -61,9 +61,12 @@ static bool op_fits_section(const lm_module *m, const cuda_gemm *x, const lm_op 
                             const cuda_gemm_section *s, const lm_op *op) {
   if (!op_fits(m, x, kernel, s, op) || !value_fits(m, x, kernel, s, op->out[0]->type))
     return false;
-  for (uint32_t i = 0; i < op->n_in; i++)
-    if (!cuda_gemm_is_wide(x, kernel, op->in[i]) && !value_fits(m, x, kernel, s, op->in[i]->type))
+  for (uint32_t i = 0; i < op->n_in; i++) {
+    bool loads = op->code == LM_OP_SLICE && !op->in[i]->def; // from anywhere in an operand
+    if (!loads && !cuda_gemm_is_wide(x, kernel, op->in[i]) &&
+        !value_fits(m, x, kernel, s, op->in[i]->type))
       return false;
+  }
   return true;
 }
 
@@ -161,6 +164,8 @@ bool cuda_gemm_make(const lm_module *m, const lm_op *kernel, cuda_gemm *out) {
   *out = (cuda_gemm){
       .rows = lm_dot_rows(kernel->body->first),
       .width = CUDA_GEMM_COLUMNS,
+      .registers = "x",
+      .factor = "",
   };
   if (!lm_plan_gemm_of_kernel(m, kernel, &out->g) || !operands_fit(m, out) || out->rows < 1 ||
       kernel->attr.n_to)
@@ -169,4 +174,25 @@ bool cuda_gemm_make(const lm_module *m, const lm_op *kernel, cuda_gemm *out) {
   if (heads ? !cuda_gemm_sections_make(m, kernel, out) : !parts_choose(m, out, kernel))
     return false;
   return body_fits(m, out, kernel);
+}
+
+bool cuda_gemm_of_sums(const lm_module *m, const lm_op *kernel, int rows, cuda_gemm *out) {
+  const lm_op *first = kernel->body->first;
+  lm_type t = first->out[0]->type;
+  lm_type down = t, across;
+  *out = (cuda_gemm){
+      .rows = rows,
+      .width = CUDA_GEMM_COLUMNS,
+      .factor = "",
+  };
+  if (first->code != LM_OP_REDUCE_PRECISION || rows < 1 || rows >= t.rank ||
+      !cuda_gemm_rest(m, out, kernel, t, &across))
+    return false;
+  down.rank = (uint8_t)rows;
+  out->g.m.fixed = cuda_gemm_size(m, down);
+  out->g.n.fixed = cuda_gemm_size(m, across);
+  if (!cuda_gemm_sections_make(m, kernel, out) || out->n_sections != 1)
+    return false;
+  out->panel = (int)out->head;
+  return out->section[0].columns == out->g.n.fixed && body_fits(m, out, kernel);
 }

@@ -12,6 +12,7 @@
 // are registers for. Only operands are kept, because a pass may write results between two reads.
 // If a result overwrites an operand in place, the registers still hold the operand's elements.
 #include <string.h>
+
 #include "codegen/cuda/emit.h"
 
 enum {
@@ -104,6 +105,16 @@ static const char *kept_vector(cuda_emit *e, const char *base, const char *index
   return lm_arena_printf(e->g.arena, "(%s + %s * %d)", k->name, cuda_round_index(e), k->width);
 }
 
+// True if an earlier loop over the pairs of a head has loaded the vector, which is a constant.
+static bool is_loaded(cuda_emit *e, const char *base, const char *index) {
+  const char *from = lm_arena_printf(e->g.arena, "%s + (%s)", base, index);
+  for (uint32_t i = 0; i < e->n_loaded; i++)
+    if (!strcmp(e->loaded[i].from, from))
+      return true;
+  LM_PUSH(e->g.arena, e->loaded, e->n_loaded, e->cap_loaded) = (cuda_loaded){.from = from};
+  return false;
+}
+
 const char *cuda_vector_load(cuda_emit *e, const char *base, const char *index, lm_type t,
                              const lm_ix *at, int level) {
   int width = e->width[e->g.pass];
@@ -125,6 +136,9 @@ const char *cuda_vector_load(cuda_emit *e, const char *base, const char *index, 
   // declaration. The loops of a GEMM's epilogue are unrolled: addresses are parts of instructions.
   double address = e->gemm ? -1 : 3;
   double casts = lm_dtype_is_half((lm_dtype)t.dtype) ? width : 0;
-  lm_gen_count(&e->g, level, address + casts, NULL);
+  if (e->gemm && is_loaded(e, base, index))
+    lm_gen_count(&e->g, level, -2, NULL); // neither statement takes an instruction
+  else
+    lm_gen_count(&e->g, level, address + casts, NULL);
   return name;
 }

@@ -98,6 +98,7 @@ static bool has_reductions(const lm_op *kernel) {
 void cuda_shape_begin(cuda_emit *e, const lm_target *t, const lm_module *m, const lm_op *kernel,
                       lm_arena *arena) {
   bool teams = e->scan || kernel->attr.n_to || (has_reductions(kernel) && !lm_kernel_dot(kernel));
+  teams = teams && !e->gemm;
   e->form = teams ? CUDA_TEAM : CUDA_FLAT;
   e->flat = *kernel;
   if (e->form == CUDA_FLAT)

@@ -4,8 +4,10 @@
 #include "compiler/ir/attend.h"
 #include "compiler/ops/ops.h"
 
-static bool region_op_fits(const lm_op *op) {
+static bool region_op_fits(const lm_op *attend, const lm_op *op) {
   switch (op->code) {
+  case LM_OP_KERNEL:
+  case LM_OP_RENAME: return attend->code == LM_OP_ATTEND_VJP;
   case LM_OP_DOT:
   case LM_OP_SUM:
   case LM_OP_PERMUTE:
@@ -24,7 +26,7 @@ static bool region_fits(const lm_module *m, const lm_op *op, lm_buf *why) {
     if (!lm_type_equal(op->in[i]->type, r->args[i + lead]->type))
       return lm_why(why, "argument %u is not of its operand's type", i);
   for (const lm_op *o = r->first; o; o = o->next)
-    if (!region_op_fits(o))
+    if (!region_op_fits(op, o))
       return lm_why(why, "%s is not allowed in the region", lm_op_info_of(o)->name);
   if (!r->last || r->last->code != LM_OP_YIELD || r->last->n_in < LM_ATTEND_COTANGENTS)
     return lm_why(why, "the region does not yield score, mask and factor");

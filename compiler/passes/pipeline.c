@@ -79,6 +79,7 @@ const char *const lm_pipeline[] = {
     "epilogue",
     "dce",
     "fuse",
+    "attend_epilogue",
     "defer_sums",
     "recompute",
     "strided_results",

@@ -127,8 +127,16 @@ static double backward_seconds(const lm_target *t, const lm_plan_attend *a, bool
   return launch_seconds(t, b, 2);
 }
 
+// Both groups of a block are in their epilogue at about the same time: no multiplication hides it,
+// and a scheduler has two warps, as for the softmax. BLOCK has the time of the results.
+static double epilogue_seconds(const lm_target *t, const lm_plan_attend *a) {
+  return (double)a->epilogue / t->rates.cache + a->instructions / t->rates.lanes;
+}
+
 static double gpu_seconds(const lm_target *t, const lm_plan_attend *a, bool groups) {
-  return a->backward ? backward_seconds(t, a, groups) : forward_seconds(t, a, groups);
+  if (!a->backward)
+    return forward_seconds(t, a, groups);
+  return backward_seconds(t, a, groups) + (a->epilogue ? epilogue_seconds(t, a) : 0);
 }
 
 static double cpu_seconds(const lm_target *t, const lm_plan_attend *a) {

@@ -39,8 +39,11 @@ static lm_cost code_cost(const lm_target *t, const lm_plan *p, const lm_plan_ste
 
 static lm_cost kernel_cost(const lm_target *t, const lm_plan *p, const lm_plan_step *s) {
   const lm_plan_launch *launch = &p->kernels[s->kernel].launch;
-  if (s->attend)
-    return lm_cost_of_attend(t, s->attend, (double)s->moved, launch->n_maps > 0);
+  if (s->attend) {
+    lm_plan_attend a = *s->attend;
+    a.instructions = s->instructions;
+    return lm_cost_of_attend(t, &a, (double)s->moved, launch->n_maps > 0);
+  }
   if (s->joined) {
     lm_cost_gemm all[LM_PLAN_MAPS];
     for (int i = 0; i < s->joined; i++)

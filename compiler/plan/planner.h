@@ -105,6 +105,9 @@ struct lm_codegen {
   bool (*attends)(const lm_module *m, const lm_op *op);
   // True if kernels of attend_vjp read delta instead of o (see compiler/ir/attend.h).
   bool attend_delta;
+  // The chunks in which a kernel of attend_vjp's region sums over its points; 0: the target does
+  // not generate attention with this epilogue. NULL: it has no epilogues.
+  int64_t (*attend_chunks)(const lm_target *t, const lm_op *vjp, const lm_op *kernel);
   // True if it generates this kernel, which begins with a dot (lm_kernel_dot); NULL: none.
   bool (*multiplies)(const lm_target *t, const lm_op *kernel);
   // True if the target's library supports this GEMM with its residual, bias or gelu; NULL: none.

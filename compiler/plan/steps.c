@@ -151,19 +151,37 @@ int lm_kernel_find(planner *p, const lm_op *op, const lm_kernel_code *code) {
   return plan->n_kernels - 1;
 }
 
+static int64_t value_bytes(const lm_module *m, const lm_value *v) {
+  return (int64_t)lm_type_traffic(m, v->type);
+}
+
 // Bytes of v that a kernel's region reads: all, or the slices or rows that it takes.
-static int64_t bytes_read(const planner *p, const lm_region *r, const lm_value *v) {
-  int64_t all = lm_type_bytes(p, v->type), sum = 0;
+static int64_t bytes_read(const lm_module *m, const lm_region *r, const lm_value *v) {
+  int64_t all = value_bytes(m, v), sum = 0;
   for (const lm_op *op = r->first; op && sum < all; op = op->next)
     for (uint32_t i = 0; i < op->n_in; i++) {
       if (op->in[i] != v)
         continue;
       if (op->code == LM_OP_SLICE || (op->code == LM_OP_GATHER && !i))
-        sum += lm_type_bytes(p, op->out[0]->type);
+        sum += value_bytes(m, op->out[0]);
+      else if (op->code == LM_OP_KERNEL)
+        sum += bytes_read(m, op->body, op->body->args[i]);
       else
-        sum += lm_op_info_of(op)->traits & LM_T_ORDERED ? bytes_read(p, r, op->out[0]) : all;
+        sum += lm_op_info_of(op)->traits & LM_T_ORDERED ? bytes_read(m, r, op->out[0]) : all;
     }
   return sum < all ? sum : all;
+}
+
+// The bytes that kernels in the region read, except for sums.
+static int64_t epilogue_bytes(const lm_module *m, const lm_op *attend) {
+  int64_t bytes = 0;
+  for (const lm_op *op = attend->body->first; op; op = op->next) {
+    if (op->code != LM_OP_KERNEL)
+      continue;
+    for (uint32_t i = 1; i < op->n_in; i++)
+      bytes += bytes_read(m, op->body, op->body->args[i]);
+  }
+  return bytes;
 }
 
 // The widths of a tile's GEMMs: of the scores, over axes that neither t nor s is; of v, over the
@@ -176,6 +194,7 @@ lm_plan_attend lm_plan_attend_sizes(const lm_module *m, const lm_op *op) {
                       .v = 1,
                       .causal = lm_attend_is_causal(op),
                       .backward = op->code == LM_OP_ATTEND_VJP,
+                      .epilogue = epilogue_bytes(m, op),
                       .dtype = (lm_dtype)v.dtype};
   a.points = lm_type_elements(m, space) / (a.t * a.s);
   for (int i = 0; i < v.rank; i++)
@@ -197,12 +216,18 @@ bool lm_kernel_omits(const planner *p, const lm_op *op, uint32_t buffer) {
   return p->codegen->omits && p->codegen->omits(op, buffer);
 }
 
+static int64_t operand_bytes(const lm_module *m, const lm_op *op, uint32_t i) {
+  if (op->code == LM_OP_KERNEL)
+    return bytes_read(m, op->body, op->body->args[i]);
+  if (op->code == LM_OP_ATTEND_VJP && i >= lm_attend_rest(op))
+    return bytes_read(m, op->body, lm_attend_arg(op, i));
+  return value_bytes(m, op->in[i]);
+}
+
 static void kernel_cost(planner *p, const lm_op *op, lm_plan_step *s) {
-  bool fused = op->code == LM_OP_KERNEL;
   for (uint32_t i = 0; i < op->n_in; i++)
     if (!lm_kernel_omits(p, op, i))
-      s->moved +=
-          fused ? bytes_read(p, op->body, op->body->args[i]) : lm_type_bytes(p, op->in[i]->type);
+      s->moved += operand_bytes(p->m, op, i);
   for (uint32_t i = 0; i < op->n_out; i++)
     if (!lm_kernel_omits(p, op, op->n_in + i))
       s->moved += lm_type_bytes(p, op->out[i]->type);

@@ -238,11 +238,13 @@ typedef struct lm_plan_move {
 // Sizes of an attention at capacity, for cost reports: t queries by s keys at each of `points`
 // points (rows, heads), scores from GEMMs of the width qk, which is summed over all of them, values
 // of the width v at key_points points (rows, heads of keys). causal: the mask hides about half of
-// the pairs.
+// the pairs. epilogue: the bytes that kernels in its region read; instructions: theirs.
 typedef struct lm_plan_attend {
   int64_t points, t, s, qk, v, key_points;
   bool causal, backward;
   lm_dtype dtype; // of the operands
+  int64_t epilogue;
+  double instructions;
 } lm_plan_attend;
 
 typedef enum {

@@ -6,9 +6,11 @@
 #include "codegen/cuda/cuda.h"
 #include "tests/codegen/run.h"
 
-// `factor` computes the weights %pf from %ex, %l and %p; NULL: the weights are %p.
+// `factor` computes the weights %pf from %ex, %l and %p; NULL: the weights are %p. rotated: queries
+// and keys have an RMS norm with a weight and rotary embedding.
 typedef struct attend_case {
   const char *name, *type, *axes, *bias, *score, *mask, *factor;
+  bool rotated;
 } attend_case;
 
 #define CAUSAL                                                                                     \
@@ -39,6 +41,42 @@ typedef struct attend_case {
 #define SHARED_ALONE(type) SHARED_DOT(type) "  %y = mul %x3, %three\n"
 #define SHARED_TOO(type) SHARED_DOT(type) "  %x0 = mul %x, %c\n  %y = add %x0, %x3\n"
 
+// %$ has the axes #, e; %$r is its RMS norm, times the weight @$n, with the halves of heads rotated
+// by the document.
+#define ROTATED_NORM                                                                               \
+  "  %$_0 = cast %$ : f32[#, e]\n  %$_1 = mul %$_0, %$_0\n  %$_2 = sum %$_1 over(e)\n"             \
+  "  %$_3 = const 0.02 : f32\n  %$_4 = mul %$_2, %$_3\n  %$_5 = const 1e-6 : f32\n"                \
+  "  %$_6 = add %$_4, %$_5\n  %$_7 = rsqrt %$_6\n  %$_8 = expand %$_7 : f32[#, e]\n"               \
+  "  %$_9 = mul %$_0, %$_8\n  %$_a = cast %$_9 : bf16[#, e]\n  %$_b = param @$n : f32[e]\n"        \
+  "  %$_c = cast %$_b : bf16[e]\n  %$_d = expand %$_c : bf16[#, e]\n"                              \
+  "  %$_e = mul %$_a, %$_d\n  %$_f = cast %$_e : f32[#, e]\n"                                      \
+  "  %$_g = view %$_f (e) -> (two, c)\n  %$_h = slice %$_g (two) -> () [0, 1]\n"                   \
+  "  %$_i = slice %$_g (two) -> () [1, 1]\n  %$_j = expand %cos : f32[#, c]\n"                     \
+  "  %$_k = expand %sin : f32[#, c]\n  %$_l = mul %$_h, %$_j\n  %$_m = mul %$_i, %$_k\n"           \
+  "  %$_n = sub %$_l, %$_m\n  %$_o = mul %$_i, %$_j\n  %$_p = mul %$_h, %$_k\n"                    \
+  "  %$_q = add %$_o, %$_p\n  %$_s = expand %$_n : f32[#, one, c]\n"                               \
+  "  %$_t = expand %$_q : f32[#, one, c]\n  %$_u = concat %$_s, %$_t (one, one) -> (two)\n"        \
+  "  %$_v = view %$_u (two, c) -> (e)\n  %$r = cast %$_v : bf16[#, e]\n"
+#define ANGLES                                                                                     \
+  "  %ci = iota : int[c]\n  %cf = cast %ci : f32[c]\n  %pf0 = cast %seg : f32[b, t]\n"             \
+  "  %pe = expand %pf0 : f32[b, t, c]\n  %ce = expand %cf : f32[b, t, c]\n"                        \
+  "  %step = const 0.07 : f32\n  %an = mul %pe, %ce\n  %ang = mul %an, %step\n"                    \
+  "  %cos = cos %ang\n  %sin = sin %ang\n"
+
+static inline void rotated_put(lm_buf *b, char letter, const char *axes) {
+  for (const char *p = ROTATED_NORM; *p; p++)
+    if (*p == '$')
+      lm_buf_printf(b, "%c", letter);
+    else if (*p == '#')
+      lm_buf_puts(b, axes);
+    else
+      lm_buf_add(b, p, 1);
+}
+
+// The axes of halves of heads of 2 n elements, and the weights.
+#define HALVES(n) ", two = 2, one = 1, c = " #n
+#define NORMS "param @qn : f32[e] = ones\nparam @jn : f32[e] = ones\n"
+
 static inline void text_make(const attend_case *c, lm_buf *b) {
   lm_buf_printf(b,
                 "stage graph\naxis %s\nparam @q : f32[b, t, g, h, e] = zeros\nparam @k : f32[b, t, "
@@ -50,10 +88,16 @@ static inline void text_make(const attend_case *c, lm_buf *b) {
                  "= param @v : f32[b, t, g, e]\n");
   lm_buf_printf(b,
                 "  %%q = cast %%q0 : %s[b, t, g, h, e]\n  %%k1 = cast %%k0 : %s[b, t, g, e]\n  "
-                "%%v1 = cast %%v0 : %s[b, t, g, e]\n",
-                c->type, c->type, c->type);
-  lm_buf_puts(
-      b, "  %k = rename %k1 (t) -> (s)\n  %v = rename %v1 (t) -> (s)\n  %a = dot %q, %k over(e)\n");
+                "%%v1 = cast %%v0 : %s[b, t, g, e]\n  %%j = cast %%k0 : %s[b, t, g, e]\n",
+                c->type, c->type, c->type, c->type);
+  if (c->rotated) {
+    lm_buf_puts(b, ANGLES);
+    rotated_put(b, 'q', "b, t, g, h");
+    rotated_put(b, 'j', "b, t, g");
+  }
+  lm_buf_printf(b, "  %%k = rename %%%s (t) -> (s)\n  %%v = rename %%v1 (t) -> (s)\n",
+                c->rotated ? "jr" : "k1");
+  lm_buf_printf(b, "  %%a = dot %%%s, %%k over(e)\n", c->rotated ? "qr" : "q");
   lm_buf_puts(
       b, "  %x = cast %a : f32[b, t, g, h, s]\n  %c = const 0.4 : f32\n  %three = const 3 : f32\n");
   lm_buf_printf(b, "%s%s", c->score, c->mask);
@@ -77,9 +121,10 @@ static inline int count(lm_region *r, lm_opcode code) {
   return n;
 }
 
-// Passes to stage kernel: kernels of attend_vjp read delta, or compute it.
+// Passes to stage kernel: kernels of attend_vjp read delta, or compute it; and have an epilogue.
 #define WITH_DELTA "attend_delta,decompose,cse,dce,fuse"
 #define WITHOUT_DELTA "decompose,cse,dce,fuse"
+#define WITH_EPILOGUE WITH_DELTA ",attend_epilogue,dce"
 
 // passes: NULL for a module at stage step.
 static inline lm_module *module_make(lm_ctx *ctx, const char *text, const char *passes) {
@@ -88,8 +133,16 @@ static inline lm_module *module_make(lm_ctx *ctx, const char *text, const char *
   CHECK(micro && count(micro->body, LM_OP_ATTEND) == 1 &&
         count(micro->body, LM_OP_ATTEND_VJP) == 1);
   bool ok = true;
+  static const char *const forced[] = {"attend_epilogue"};
+  const lm_plan_options o = lm_cuda_options("sm_90a", false);
+  lm_pass_env env = {.codegen = &lm_cuda_codegen};
+  if (passes && strstr(passes, "attend_epilogue")) {
+    env.target = &o.target;
+    env.forced = forced;
+    env.n_forced = 1;
+  }
   if (passes)
-    CHECK_OK(lm_pass_run_list(m, passes, &(lm_pass_env){.codegen = &lm_cuda_codegen}, &ok));
+    CHECK_OK(lm_pass_run_list(m, passes, &env, &ok));
   return m;
 }
 #endif

@@ -54,6 +54,14 @@ static const attend_case grouped[] = {
      "param @bias : f32[g, h, s] = zeros\n", BIASED, DOCUMENTS},
 };
 
+// The same with the derivatives of norm and rotary embedding in the epilogue.
+static const attend_case epilogues[] = {
+    {"epilogue, filled", "bf16", "b = 2, t = 128, s = 128, g = 2, h = 2, e = 64" HALVES(32), NORMS,
+     PLAIN, CAUSAL, .rotated = true},
+    {"epilogue, wide, rows end", "bf16", "b = 2, t = 70, s = 70, g = 2, h = 2, e = 128" HALVES(64),
+     NORMS, PLAIN, DOCUMENTS, .rotated = true},
+};
+
 // f32 in TF32 on tensor cores.
 static const attend_case rounded[] = {
     {"tf32, causal, grouped", "f32", "b = 1, t = 70, s = 70, g = 2, h = 2, e = 40", "", PLAIN,
@@ -96,6 +104,14 @@ static int with_groups(const lm_plan *plan) {
   return n;
 }
 
+// True if two kernels are in the region of the derivative.
+static bool has_epilogues(const lm_module *m) {
+  for (lm_op *op = lm_func_find(m, "micro")->body->first; op; op = op->next)
+    if (op->code == LM_OP_ATTEND_VJP)
+      return count(op->body, LM_OP_KERNEL) == 2;
+  return false;
+}
+
 static void run_case(const attend_case *c, const char *passes, const char *arch, bool tf32) {
   lm_buf text = {0};
   text_make(c, &text);
@@ -105,6 +121,7 @@ static void run_case(const attend_case *c, const char *passes, const char *arch,
   lm_plan_options target = simt_options_of(arch, tf32);
   lm_plan *plan = lm_plan_build(kernel, &target);
   CHECK(plan && with_groups(plan) == (arch ? 2 : 0));
+  CHECK(!c->rotated || has_epilogues(kernel));
   RUN_PREPARE(plan, kernel->arena);
   lm_exec *e;
   CHECK_OK(RUN_CREATE(plan, &(lm_exec_options){.threads = 1}, &e));
@@ -195,6 +212,8 @@ static void sweep(void) {
 static void list(void) {
   for (size_t i = 0; i < LM_COUNT(grouped) && RUN_HAS("sm_90a"); i++)
     printf("%s\n", grouped[i].name);
+  for (size_t i = 0; i < LM_COUNT(epilogues) && RUN_HAS("sm_90a"); i++)
+    printf("%s\n", epilogues[i].name);
   for (size_t i = 0; i < LM_COUNT(cases); i++)
     printf("%s\n", cases[i].name);
   for (size_t i = 0; i < LM_COUNT(rounded); i++)
@@ -217,6 +236,9 @@ int main(int argc, char **argv) {
   for (size_t i = 0; i < LM_COUNT(grouped); i++)
     if ((argc < 2 || strstr(grouped[i].name, argv[1])) && RUN_HAS("sm_90a"))
       run_case(&grouped[i], passes_of(i), "sm_90a", false);
+  for (size_t i = 0; i < LM_COUNT(epilogues); i++)
+    if ((argc < 2 || strstr(epilogues[i].name, argv[1])) && RUN_HAS("sm_90a"))
+      run_case(&epilogues[i], WITH_EPILOGUE, "sm_90a", false);
   for (size_t i = 0; i < LM_COUNT(rounded); i++)
     if (argc < 2 || strstr(rounded[i].name, argv[1]))
       run_case(&rounded[i], passes_of(i), NULL, true);

@@ -39,6 +39,20 @@ static const plant plants[] = {
 static const attend_case shape = {
     "planted", "bf16", "b = 1, t = 390, s = 390, g = 1, h = 1, e = 64", "", PLAIN, CAUSAL};
 
+// The derivatives of norm and rotary embedding in the epilogue.
+static const plant epilogue_plants[] = {
+    {"sm_90a", "lm_group_barrier();\n", "\n", true}, // sums that other threads have not stored
+    {"sm_90a", "lm_grid_begin();\n", "\n", true},
+    {"sm_90a", "LM_GROUP_LINES_PUT(lines2, w1, 64, 8)", "LM_GROUP_LINES_PUT(lines2, w1, 64, 0)",
+     true},                                                 // lines that overlap
+    {"sm_90a", "if (row < row_end) {", "{", true},          // rows of the next batch
+    {"sm_90a", "r1[chunk * 64", "r1[chunk / 2 * 64", true}, // two blocks on one chunk
+};
+static const attend_case epilogue_shape = {
+    "planted",      "bf16", "b = 2, t = 70, s = 70, g = 2, h = 2, e = 64" HALVES(32),
+    NORMS,          PLAIN,  CAUSAL,
+    .rotated = true};
+
 // The kernel of the forward pass comes first.
 static int attention_of(const lm_plan *plan, int skip) {
   for (int i = 0; i < plan->n_kernels; i++)
@@ -74,11 +88,11 @@ static void inputs_fill(const lm_plan *plan, lm_exec *e) {
 
 // The reports about a plan under the schedules, NULL if there are none; and a hash of the
 // gradients' bits under all schedules.
-static char *run(const plant *p, bool planted, uint64_t *out_bits) {
+static char *run(const attend_case *c, const plant *p, bool planted, uint64_t *out_bits) {
   lm_buf text = {0};
-  text_make(&shape, &text);
+  text_make(c, &text);
   lm_ctx *ctx = lm_ctx_create();
-  lm_module *m = module_make(ctx, text.p, WITH_DELTA);
+  lm_module *m = module_make(ctx, text.p, c->rotated ? WITH_EPILOGUE : WITH_DELTA);
   lm_plan_options target = simt_options_of(p->arch, false);
   lm_plan *plan = lm_plan_build(m, &target);
   CHECK(plan);
@@ -444,16 +458,21 @@ static void joined_plants_run(void) {
   }
 }
 
+static void attention_run(const attend_case *c, const plant *p, size_t n) {
+  uint64_t right, bits;
+  CHECK(!run(c, &(plant){"sm_90a"}, false, &right));
+  for (size_t i = 0; i < n; i++) {
+    char *found = run(c, &p[i], true, &bits);
+    found_check(&p[i], found, p[i].arch && bits != right);
+  }
+}
+
 int main(void) {
   cache_begin();
   for (size_t i = 0; i < LM_COUNT(races); i++)
     race_run(&races[i]);
-  uint64_t right, bits;
-  CHECK(!run(&(plant){"sm_90a"}, false, &right));
-  for (size_t i = 0; i < LM_COUNT(plants); i++) {
-    char *found = run(&plants[i], true, &bits);
-    found_check(&plants[i], found, plants[i].arch && bits != right);
-  }
+  attention_run(&shape, plants, LM_COUNT(plants));
+  attention_run(&epilogue_shape, epilogue_plants, LM_COUNT(epilogue_plants));
   gemms_run(&gemm_shape, gemm_plants, LM_COUNT(gemm_plants));
   gemms_run(&heads_shape, heads_plants, LM_COUNT(heads_plants));
   gemms_run(&sections_shape, sections_plants, LM_COUNT(sections_plants));

@@ -98,3 +98,19 @@ LM_INLINE void lm_group_cut(uint16_t *tile, int32_t at, int32_t n, int32_t row, 
     for (int32_t i = row * 8 + lane; i < 64 * 8; i += 32)
       lm_put((lm_w4 *)tile, at / 8 + t * 64 * 8 + i, zeros);
 }
+
+// The sums of a thread over its rows, w[n][c] of columns 8 n + 2 (lane % 4) + c, in the line of the
+// threads of these rows, WIDTH columns and PAD more apart. Then the sum of column lm_thread() over
+// all lines, in order.
+#define LM_GROUP_LINES_PUT(lines, w, WIDTH, PAD)                                                   \
+  LM_UNROLL for (int32_t n_ = 0; n_ < (WIDTH) / 8; n_++)                                           \
+      LM_UNROLL for (int32_t c_ = 0; c_ < 2; c_++)                                                 \
+          lm_put(lines, lm_thread() / 4 * ((WIDTH) + (PAD)) + 8 * n_ + lm_thread() % 4 * 2 + c_,   \
+                 w[n_][c_]);
+LM_INLINE float lm_lines_sum(const float *lines, int32_t n, int32_t apart) {
+  float sum = 0.0f;
+  LM_UNROLL_8
+  for (int32_t i = 0; i < n; i++)
+    sum += lm_get(lines, i * apart + lm_thread());
+  return sum;
+}

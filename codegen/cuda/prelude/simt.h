@@ -178,6 +178,7 @@ extern void lm_simt_wgmma_wait(int left, int line);
 extern void lm_simt_pingpong(int i, int count, int wait, int line);
 #define lm_pingpong_wait(i) lm_simt_pingpong(i, 256, 1, __LINE__)
 #define lm_pingpong_arrive(i) lm_simt_pingpong(i, 256, 0, __LINE__)
+#define lm_group_barrier() lm_simt_pingpong(2, 256, 1, __LINE__)
 #define lm_registers_fewer(n) ((void)0)
 #define lm_registers_more(n) ((void)0)
 #define lm_wgmma_fence() ((void)0)

@@ -31,8 +31,8 @@ static bool used_once(const deferral *d, const lm_value *v) {
   return v->id < d->n_uses && d->uses[v->id] == 1;
 }
 
-// The chunks that `v` is the sum of, computed by another kernel of the loop's body; NULL if it is
-// not such a sum.
+// The chunks that `v` is the sum of, computed by another kernel, or by attention, of the loop's
+// body; NULL if it is not such a sum.
 static lm_value *chunks_of(const deferral *d, const lm_value *v) {
   const lm_op *kernel = v->def;
   if (!lm_op_is(v, LM_OP_KERNEL) || kernel->parent != d->loop->body || kernel->n_in != 1 ||
@@ -44,9 +44,8 @@ static lm_value *chunks_of(const deferral *d, const lm_value *v) {
       sum->attr.axes[0] != c->type.axis[0])
     return NULL;
   bool fits = c->type.dtype == LM_F32 && c->type.rank < LM_RANK;
-  return fits && lm_op_is(c, LM_OP_KERNEL) && c->def->parent == d->loop->body && used_once(d, c)
-             ? c
-             : NULL;
+  bool computed = c->def && (c->def->code == LM_OP_KERNEL || lm_op_attends(c->def));
+  return fits && computed && c->def->parent == d->loop->body && used_once(d, c) ? c : NULL;
 }
 
 // True if the innermost index takes every value of its stacked axis once, in either order, and the
