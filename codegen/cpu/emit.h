@@ -56,6 +56,8 @@ lm_gen_text cpu_held(lm_gen *g, const lm_value *v, const lm_ix *ix); // for lm_g
 int64_t cpu_lanes(const cpu_emit *e);
 bool cpu_held_in_row(const cpu_emit *e, const lm_node *n);
 int64_t cpu_row_elements(const cpu_emit *e, const lm_node *n);
+// True if the row accumulates a sum of f32 that is long enough to be added in double.
+bool cpu_row_is_wide(const cpu_emit *e, const lm_node *n);
 uint16_t cpu_group_var(const cpu_emit *e, int group);
 // The index of an element in the row of v, as text.
 const char *cpu_row_offset(cpu_emit *e, const lm_value *v, const lm_ix *ix);

@@ -9,7 +9,8 @@
 
 enum {
   ATTEMPTS = 64,
-  STACK_BYTES = 256 << 10
+  STACK_BYTES = 256 << 10,
+  WIDE_CHUNK = 2048 // sums of a chunk that are added in double
 };
 
 struct lm_embedded {
@@ -135,8 +136,9 @@ static void put_rows(cpu_emit *e, lm_buf *b, lm_buf *in_loop) {
       continue;
     lm_dtype t = n->op->out[0]->type.dtype;
     int64_t elements = cpu_row_elements(e, n);
-    int64_t bytes = elements * (t == LM_F64 ? 8 : 4);
-    const char *type = lm_gen_held_type(t);
+    bool wide = cpu_row_is_wide(e, n);
+    int64_t bytes = elements * (t == LM_F64 || wide ? 8 : 4);
+    const char *type = wide ? "double" : lm_gen_held_type(t);
     stack += bytes;
     if (stack <= STACK_BYTES || e->n_workspaces == LM_KERNEL_WORKSPACES) {
       lm_buf_printf(b, "%s h%u[%lld] __attribute__((aligned(64)))", type, i, (long long)elements);
@@ -152,15 +154,41 @@ static void put_rows(cpu_emit *e, lm_buf *b, lm_buf *in_loop) {
   }
 }
 
+// The elements of the sums c of a chunk in result i; 0 if it has no sums.
+static int64_t chunk_elements(const cpu_emit *e, uint32_t i) {
+  if (!lm_kernel_result_summed(e->g.kernel, i))
+    return 0;
+  lm_type t = e->g.kernel->out[i]->type;
+  return lm_type_elements(e->g.m, t) / lm_axis_size(e->g.m, t.axis[0]);
+}
+
+// True if the sums of a chunk in result i are added in double, on the stack.
+static bool chunk_is_wide(const cpu_emit *e, uint32_t i) {
+  return e->g.kernel->out[i]->type.dtype == LM_F32 && chunk_elements(e, i) <= WIDE_CHUNK;
+}
+
 static void put_sums_zero(cpu_emit *e, lm_buf *b) {
   for (uint32_t i = 0; i < e->g.kernel->n_out; i++) {
-    if (!lm_kernel_result_summed(e->g.kernel, i))
+    long long n = chunk_elements(e, i);
+    if (!n)
       continue;
-    lm_type t = e->g.kernel->out[i]->type;
-    int64_t row = lm_type_elements(e->g.m, t) / lm_axis_size(e->g.m, t.axis[0]);
-    lm_buf_printf(b,
-                  "%s *c%u = r%u + point * %lld;\nfor (int64_t z = 0; z < %lld; z++) c%u[z] = 0;\n",
-                  lm_gen_memory_type(t.dtype), i, i, (long long)row, (long long)row, i);
+    if (chunk_is_wide(e, i)) {
+      lm_buf_printf(b, "double c%u[%lld] __attribute__((aligned(64))) = {0};\n", i, n);
+      continue;
+    }
+    const char *type = lm_gen_memory_type(e->g.kernel->out[i]->type.dtype);
+    lm_buf_printf(b, "%s *c%u = r%u + point * %lld;\n", type, i, i, n);
+    lm_buf_printf(b, "for (int64_t z = 0; z < %lld; z++) c%u[z] = 0;\n", n, i);
+  }
+}
+
+static void put_sums(cpu_emit *e, lm_buf *b) {
+  for (uint32_t i = 0; i < e->g.kernel->n_out; i++) {
+    long long n = chunk_elements(e, i);
+    if (n && chunk_is_wide(e, i))
+      lm_buf_printf(b,
+                    "for (int64_t z = 0; z < %lld; z++) r%u[point * %lld + z] = (float)c%u[z];\n",
+                    n, i, n, i);
   }
 }
 
@@ -209,7 +237,11 @@ static void put_points(cpu_emit *e, lm_buf *b, const char *rows) {
     lm_gen_scan_put_loop(&e->g, e->scan, false, &e->g.body, b);
   else
     lm_buf_add(b, e->g.body.p, e->g.body.n);
-  lm_buf_puts(b, sums ? "}\n}\n" : "}\n");
+  if (sums) {
+    lm_buf_puts(b, "}\n");
+    put_sums(e, b);
+  }
+  lm_buf_puts(b, "}\n");
 }
 
 // ---- text

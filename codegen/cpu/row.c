@@ -2,6 +2,10 @@
 // inside of the kernel and then of the lanes.
 #include "codegen/cpu/emit.h"
 
+enum {
+  WIDE_SUM = 64 // elements of a sum in a row, from which on it is added in double
+};
+
 uint16_t cpu_group_var(const cpu_emit *e, int group) {
   return e->g.parallel[e->groups[group].last];
 }
@@ -21,6 +25,14 @@ bool cpu_held_in_row(const cpu_emit *e, const lm_node *n) {
 
 int64_t cpu_row_elements(const cpu_emit *e, const lm_node *n) {
   return lm_type_elements(e->g.m, lm_kernel_inner(e->g.kernel, n->op->out[0]->type)) * cpu_lanes(e);
+}
+
+bool cpu_row_is_wide(const cpu_emit *e, const lm_node *n) {
+  const lm_op *op = n->op;
+  int64_t elements = 1;
+  for (int i = 0; i < op->attr.n_axes; i++)
+    elements *= lm_axis_size(e->g.m, op->attr.axes[i]);
+  return op->code == LM_OP_SUM && op->out[0]->type.dtype == LM_F32 && elements >= WIDE_SUM;
 }
 
 // ---- rows

@@ -310,6 +310,12 @@ static const kernel_case cases[] = {
           "func @f(%x: f32[n]) -> (s: f32, m: f32, i: int) {\n  %x2 = mul %x, %x\n  %s = sum %x2 "
           "over(n)\n  %m = max %x over(n)\n  %i = argmax %x over(n)\n  return %s, %m, %i\n}\n",
      1e-7, 0},
+    {"long column sums, in chunks and without",
+     HEAD "axis a = 40009, b = 1801, c = 7\n"
+          "func @f(%x: f32[a, c], %y: f32[b, c]) -> (s: f32[c], t: f32[c]) {\n"
+          "  %x2 = mul %x, %x\n  %s = sum %x2 over(a)\n  %y2 = mul %y, %y\n  %y3 = exp %y2\n"
+          "  %t = sum %y3 over(b)\n  return %s, %t\n}\n",
+     1.5e-7, 0},
     {"argmax and its ties",
      HEAD "axis b = 4, c = 6, d = 13\n"
           "func @f(%x: int[b, c, d], %y: f32[b, c, d]) -> (i: int[b, c], j: int[d], k: int[c], l: "
