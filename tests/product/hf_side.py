@@ -1,16 +1,18 @@
 """The side of transformers, run by the Python that has it. usage: hf_side.py make TYPE DIR [CONFIG] |
-logits DIR IDS OUT.npy [INPUTS.npz] | grads DIR INPUTS.npz OUT.npz | greedy DIR IDS N | whole DIR IDS N | tokens DIR TEXT | shards DIR OUT.npz; exit status 3: this
+logits DIR IDS OUT.npy [INPUTS.npz] | grads DIR INPUTS.npz OUT.npz [TYPE] | spread DIR INPUTS.npz OUT.npz DRAWS | greedy DIR IDS N | whole DIR IDS N | tokens DIR TEXT | shards DIR OUT.npz; exit status 3: this
 transformers does not have that, or is older than `least`.
 
 serve: reads commands, {"args": [...], "least": VERSION} on each line, and writes {"status":, "out":, "error":} for
 each, computed in a child process."""
-import json, os, sys, tempfile, traceback
+import contextlib, copy, json, os, sys, tempfile, traceback
 
 os.environ["TRANSFORMERS_OFFLINE"] = "1"
 import numpy as np
 import torch
 import transformers
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForImageClassification, AutoModelForMaskedLM, AutoModelForSeq2SeqLM, AutoModelForSpeechSeq2Seq, AutoTokenizer
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
 import rwkv7_side
 
 rwkv7_side.register()
@@ -70,12 +72,54 @@ def all_in_float64():
     torch.Tensor.float = torch.Tensor.double
 
 
+F32 = torch.float32     # also where that name is float64
+
+
+def rounded(x):
+    """x with an error of at most half a unit in the last place of f32, at random, in each number that is none of f32"""
+    if not torch.is_tensor(x) or x.dtype is not torch.double:
+        return x
+    y = x * (1 + (2 * torch.rand_like(x) - 1) * 2**-24)
+    exact = x.to(F32).to(torch.double) == x
+    return torch.where(exact | ~y.isfinite(), x, y)     # masks are the lowest float64
+
+
+class Rounding(TorchDispatchMode):
+    """rounds the results of all operations, those of the backward pass too, but not views"""
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        # The derivative of a fused attention is NaN if its results are inexact.
+        exact = any(r.alias_info for r in func._schema.returns) or "attention" in str(func)
+        return out if exact else tree_map(rounded, out)
+
+
+def spread(folder, inputs, out, draws):
+    """Monte Carlo arithmetic (Parker 1997): the median, over some draws, of the norm of the change of each gradient when numbers that
+    f32 would store are rounded at random. So far apart are the gradients of two programs that compute the same formulas in f32"""
+    first, changes = opened(folder).double(), {}
+    all_in_float64()
+    for draw in range(int(draws) + 1):
+        torch.manual_seed(draw)
+        with Rounding() if draw else contextlib.nullcontext():
+            found = gradients(copy.deepcopy(first), inputs, "f8")
+        if not draw:
+            exact = found
+        for name, x in found.items():
+            changes.setdefault(name, []).append(float(np.linalg.norm(x - exact[name])))
+    np.savez(out, **{name: np.median(x[1:]) for name, x in changes.items()})
+
+
 def grads(folder, inputs, out, dtype="f8"):
-    """of the mean cross-entropy, in float64 or f32: `labels` of the logits of the other inputs; -100 is none. And the logits"""
+    """in float64 or f32"""
     model = opened(folder)
     if dtype == "f8":
         model = model.double()
         all_in_float64()
+    np.savez(out, **gradients(model, inputs, dtype))
+
+
+def gradients(model, inputs, dtype):
+    """of the mean cross-entropy: `labels` of the logits of the other inputs; -100 is none. And the logits and the loss"""
     given = {name: torch.tensor(x.astype(dtype) if x.dtype == "f4" else x) for name, x in np.load(inputs).items()}
     if model.config.model_type == "clip":     # the vectors of a text and an image for logits
         pair = model(**given, return_loss=True)
@@ -88,7 +132,7 @@ def grads(folder, inputs, out, dtype="f8"):
         loss = torch.nn.functional.cross_entropy(trained.reshape(-1, z.shape[-1]), labels.reshape(-1))
     loss.backward()
     found = {f"grad.{name}": p.grad.numpy() for name, p in model.named_parameters() if p.grad is not None}
-    np.savez(out, loss=loss.detach().numpy(), logits=z.detach().numpy(), **found)
+    return dict(loss=loss.detach().numpy(), logits=z.detach().numpy(), **found)
 
 
 def heard(model, frames, n):
@@ -166,6 +210,8 @@ def run(command, *args, least="0.0"):
         logits(args[0], json.loads(args[1]), args[2])
     elif command == "grads":
         grads(*args)
+    elif command == "spread":
+        spread(*args)
     elif command == "greedy":
         greedy(args[0], json.loads(args[1]), int(args[2]))
     elif command == "whole":

@@ -3,7 +3,7 @@ loss and gradients, and the same greedy continuation; the export gives the same 
 import contextlib, json, re
 
 import numpy as np
-from harness import Skip, check, distance, load, save, within
+from harness import Skip, check, load, save, within
 from test_hf import UNKNOWN, side
 
 BASE = dict(vocab_size=272, hidden_size=32, intermediate_size=56, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
@@ -163,8 +163,6 @@ COUNT = 12
 # Of models with windows, whose caches are rings of 512 positions: a prompt that passes around them three times, in calls of 256.
 LONG = [(7 * i * i + 3 * i + i // 5) % 272 for i in range(1600)]
 WINDOWED = "mistral_window", "gemma2", "gemma3", "gpt_oss", "llama4", "phi3_window", "qwen2_window", "mixtral_window", "recurrent_gemma"
-# Of these, gradients in f32 are ill-conditioned: batch normalization behind a linear layer cancels the gradient of the bias in front of it.
-BATCH_NORMS = "mobilenet_v2", "efficientnet"
 IMAGES = "vit", "mobilenet_v2", "efficientnet"
 ENCODERS = "bert", "clip", *IMAGES
 PAIRS = "t5", "bart", "whisper"           # encoder-decoder models
@@ -202,7 +200,9 @@ def row(tok, after, w):
 
 
 def images(config):
-    draw, n = np.random.default_rng(7), config["image_size"]
+    n = config["image_size"]
+    # With these seeds no argument of a relu6 of MobileNet is within 7e-6 of 0 or 6, where its derivative jumps.
+    draw = np.random.default_rng(8 if n == 64 else 24)
     rows = 3 if "patch_size" in config else 8     # statistics of more elements
     image = draw.normal(size=(rows, config.get("num_channels", 3), n, n)).astype("<f4")
     label = draw.integers(0, len(config.get("id2label", "01")), rows).astype("<i4")
@@ -281,19 +281,40 @@ def difference(a, b):
     return float(np.abs(a - b).max() / np.abs(b).max())
 
 
-def theirs_of(run, folder, dtype="f8"):
-    """loss, logits and gradients of inputs.npz, in float64 or f32"""
-    side("grads", folder, run.path("inputs.npz"), run.path("grads.npz"), dtype)
+def theirs_of(run, folder):
+    """loss, logits and gradients of inputs.npz, in float64"""
+    side("grads", folder, run.path("inputs.npz"), run.path("grads.npz"))
     return dict(np.load(run.path("grads.npz")))
 
 
-def gradient_bound(run, kind, folder, grads, floor):
-    """3e-5; of batch normalizations 3 times the greatest distance that transformers itself has in f32, which sums the statistics in float64 even
-    then, where f32 sums here, but at most 2e-4"""
-    if kind not in BATCH_NORMS:
-        return 3e-5
-    theirs = theirs_of(run, folder, "f4")
-    return min(2e-4, max(3e-5, 3 * max(distance(theirs[name], x, floor) for name, x in grads.items())))
+def spread_of(run, folder):
+    """how far rounding to f32 moves each gradient"""
+    side("spread", folder, run.path("inputs.npz"), run.path("spread.npz"), "5")
+    return dict(np.load(run.path("spread.npz")))
+
+
+def allowed(norm, spread):
+    """the error of a gradient of that norm: 3e-5 of it, and what rounding in f32 explains, which is more where large terms cancel. If no
+    digit is left, as of a bias in front of a normalization, whose gradient is 0, errors in common of all terms of the sum are left too"""
+    return 3e-5 * norm + (20 if norm < spread else 3) * spread
+
+
+def same_gradients(run, folder, own, exact):
+    """each gradient by itself, however small beside the others"""
+    norm = {name: np.linalg.norm(x) for name, x in exact.items()}
+    error = {name: np.linalg.norm(own[name].astype("f8") - x) for name, x in exact.items()}
+    spread = dict.fromkeys(exact, 0.0)
+    if any(error[name] > 3e-5 * norm[name] for name in exact):
+        spread = spread_of(run, folder)
+    bound = {name: allowed(norm[name], float(spread[name])) for name in exact}
+    for name in exact:
+        within(f"{name}: error ({error[name]:.2g} of {norm[name]:.2g}) / bound", error[name] / bound[name] if error[name] else 0, 1)
+    # A relative error of 1e-4 in the smallest tensor of which f32 leaves four digits, alone, is found.
+    sharp = [name for name in exact if bound[name] < 9e-5 * norm[name]]
+    if len(sharp) <= 0.3 * len(exact):
+        raise AssertionError(f"f32 leaves four digits of {len(sharp)} tensors of {len(exact)} only")
+    least = min(sharp, key=norm.get)
+    check(np.linalg.norm(1.0001 * own[least].astype("f8") - exact[least]) > bound[least], f"a planted error in {least}")
 
 
 def compared(run, kind, imported, theirs):
@@ -311,13 +332,12 @@ def compared(run, kind, imported, theirs):
         z, exact = z.reshape(known.size, -1)[known], exact[np.array(given["labels"]) >= 0]
     within("our logits", difference(z.reshape(exact.shape), exact), 1e-5)
     within("loss", abs(float(found["loss"][0]) / float(truth["loss"]) - 1), 2e-6)
-    grads = {n: x for n, x in truth.items() if n.startswith("grad.")}
-    floor = 1e-3 * max(np.linalg.norm(x) for x in grads.values())   # of biases whose gradient is 0
-    bound = gradient_bound(run, kind, theirs, grads, floor)
-    for name, x in grads.items():
-        own = found.get(name, found.get(name.replace("grad.transformer.", "grad.")))
-        check(own is not None, f"no {name}")
-        within(name, distance(own.reshape(x.shape), x, floor), bound)
+    exact, own = {n: x for n, x in truth.items() if n.startswith("grad.")}, {}
+    for name, x in exact.items():
+        own[name] = found.get(name, found.get(name.replace("grad.transformer.", "grad.")))
+        check(own[name] is not None, f"no {name}")
+        own[name] = own[name].reshape(x.shape)
+    same_gradients(run, theirs, own, exact)
     return truth["logits"]
 
 
