@@ -236,7 +236,7 @@ static void files_restore(void) {
     file_write(all.files[i].path, &all.files[i].bytes);
 }
 
-// ---- edits: a word, and what it becomes
+// ---- edits of words
 
 typedef struct {
   uint8_t what;

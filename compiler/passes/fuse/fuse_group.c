@@ -427,9 +427,9 @@ static void join_all(lm_fuse *s, order o) {
     join_along(s, IN_ORDER);
 }
 
-// True if the other order saves enough. What follows is made for kernels in order: steps share a
-// launch, and GEMMs of few rows compute the norms in front of them. So where a kernel moves less
-// than a launch takes time, as in decoding, the order stays.
+// True if the other order saves enough. Later passes expect the kernels of the program's order:
+// steps share a launch, and GEMMs of few rows compute the norms in front of them. So that order
+// stays where the saved bytes take less time than a launch, as in decoding.
 static bool saves(const lm_fuse *s, double in_order, double other) {
   static const double SHARE = 0.03;
   double saved = in_order - other;
