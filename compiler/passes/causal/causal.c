@@ -430,9 +430,10 @@ static void probe_free(probe *p) {
   lm_arena_destroy(p->a);
 }
 
-// Analyzes @probe on rows of the size that axis t has now.
-static bool analyze(lm_module *m, lm_func *f, lm_axis t) {
+// Analyzes @probe on rows of the size that axis t has now. from: see the probe.
+static bool analyze(lm_module *m, lm_func *f, lm_axis t, int64_t from) {
   probe p = {.m = m,
+             .from = from,
              .c = m->ctx,
              .a = lm_arena_create(),
              .n_positions = lm_axis_size(m, t),
@@ -467,7 +468,8 @@ static bool analyze(lm_module *m, lm_func *f, lm_axis t) {
 }
 
 enum {
-  SHORT_ROW = 64
+  SHORT_ROW = 64,
+  MOST_POSITIONS = 4096
 };
 
 static void axes_resize(lm_module *m, const bool *axes, int64_t n) {
@@ -485,7 +487,7 @@ static bool passes_short(lm_module *m, lm_func *f, lm_axis t) {
     return false;
   lm_diag_mark mark = lm_diag_mark_of(m->ctx);
   axes_resize(m, axes, SHORT_ROW);
-  bool ok = analyze(m, f, t) && m->causality.proved == m->causality.relations;
+  bool ok = analyze(m, f, t, 0) && m->causality.proved == m->causality.relations;
   axes_resize(m, axes, n);
   m->causality.positions = n;
   if (!ok)
@@ -494,12 +496,26 @@ static bool passes_short(lm_module *m, lm_func *f, lm_axis t) {
   return ok;
 }
 
+// Analyzes the long row and, for relations without a proof, further ones with the positions up to
+// MOST_POSITIONS.
+static bool passes_long(lm_module *m, lm_func *f, lm_axis t) {
+  int64_t n = lm_axis_size(m, t);
+  int64_t from = LM_PROBE_FILLED;
+  bool ok = analyze(m, f, t, 0);
+  if (m->causality.proved == m->causality.relations || n < LM_PROBE_FILLED)
+    return ok; // rows of tests are short
+  for (; ok && from < MOST_POSITIONS; from += LM_PROBE_FILLED)
+    ok = analyze(m, f, t, from);
+  m->causality.positions = n + from - LM_PROBE_FILLED;
+  return ok;
+}
+
 bool lm_pass_causal(lm_module *m, const lm_pass_env *env) {
   lm_func *f = lm_func_get(m, LM_FUNC_PROBE, 0);
   if (!f || f->body->n_args == 0 || f->body->args[0]->type.rank != 2)
     return true;
   lm_axis t = f->body->args[0]->type.axis[1];
-  bool ok = passes_short(m, f, t) || analyze(m, f, t);
+  bool ok = passes_short(m, f, t) || passes_long(m, f, t);
   lm_func_remove(m, f);
   return ok;
 }

@@ -65,6 +65,7 @@ typedef struct probe {
   uint32_t *uses;         // by value id: remaining uses
   bool *is_position, *is_history; // by axis: t and its renamings; s
   int64_t n_positions;
+  int64_t from;      // the first of the 512 positions that a further row checks; 0: the first row
   double *pos, *seg; // the columns, by t
   double *prompt;    // the same; NULL: the model does not take it
   bool whole;        // positions may depend on their whole document: the output of `encode`

@@ -7,8 +7,9 @@
 // around twice these constants, two at each power of two, where a factor such as 1.001 makes a
 // difference, and around the sums, differences, products, quotients and roots of constants, where
 // `ps + 1000 == 4000` changes. Gaps do not matter, because a mask depends on the value of a
-// position only. The documents of two positions have the indices 4, 5, …, and those around the
-// constants.
+// position only. On a further row of a mask without a proof, the sample of the third document is
+// the next 512 consecutive positions instead. The documents of two positions have the indices 4, 5,
+// …, and those around the constants.
 //
 // If the model takes the column `prompt`, the first documents have a prompt of 3, 0 and 40
 // positions, one is a prompt as a whole, the next one begins with a prompt of 1, and so on.
@@ -252,12 +253,22 @@ static void row_fill(probe *p, int64_t end) {
   document(p, at, end - at, LAST_DOCUMENT - 1);
 }
 
+// The sampled positions of a row, ascending and distinct; of a further row the positions from
+// p->from on.
+static int64_t later_positions(const probe *p, const numbers *c, double *out) {
+  if (!p->from)
+    return sample(c, SAMPLE, out);
+  for (int64_t i = 0; i < LM_PROBE_FILLED; i++)
+    out[i] = (double)(p->from + i);
+  return LM_PROBE_FILLED;
+}
+
 static void row_sample(probe *p, const numbers *c) {
-  double later[SAMPLE];
+  double later[LM_PROBE_FILLED];
   double last_ones[SMALL + SAMPLE];
   double indices[DOCUMENTS];
-  int64_t n_later = sample(c, SAMPLE, later);
-  int64_t n_last = sample_last(c, later, n_later, last_ones);
+  int64_t n_later = later_positions(p, c, later);
+  int64_t n_last = sample_last(c, later, p->from ? 0 : n_later, last_ones);
   int64_t n_documents = sample_documents(c, indices);
   int64_t last = p->n_positions - PADDING - 2 * n_documents - LAST - n_last;
   row_fill(p, last);
