@@ -628,7 +628,9 @@ static void fault_test(const char *fault, int ranks, int left, int status,
   snprintf(what, sizeof what, "fault %s", fault);
   double begin = lm_now();
   ranks_run(ranks, fault, &out);
-  expect(count_of(out.p, "message: ") == 1, what, out.p);
+  int said = count_of(out.p, "message: ");
+  // Ranks that have left the control channel cannot agree on the one that says it.
+  expect(said == 1 || (said > 1 && !strcmp(fault, "late")), what, out.p);
   expect(count_of(out.p, exits) >= left, what, out.p);
   for (; *words; words++)
     expect(strstr(out.p, *words) != NULL, *words, out.p);
