@@ -13,7 +13,8 @@
 enum {
   CONSUMERS = 256, // threads that have sums
   LINES = 64,      // of their sums in shared memory: eight of each warp
-  PAD = 8          // lines begin in different banks
+  PAD = 8,         // lines begin in different banks
+  MOST = 2 * (128 + PAD) // elements of a line of all sums: registers and shared memory of a block
 };
 
 // The number of axes up to that of positions.
@@ -24,6 +25,22 @@ static int rows_of(const cuda_attend *e, lm_type t) {
 
 static lm_type type_of(const lm_attend_sum *s) {
   return s->epilogue->body->first->out[0]->type;
+}
+
+// True if each sum over points has one number for each column of a head, as the sums of a block,
+// and a block has room for all of them.
+static bool chunks_fit(const cuda_attend *e, const lm_attend_sum *s) {
+  const lm_op *kernel = s->epilogue;
+  int64_t head = s->channels.size;
+  int64_t elements = 0;
+  for (uint32_t i = 0; i < kernel->n_out; i++) {
+    if (!lm_kernel_result_summed(kernel, i))
+      continue;
+    elements += head + PAD;
+    if (cuda_gemm_size(e->f.m, lm_type_inner(kernel->out[i]->type, 1)) != head)
+      return false;
+  }
+  return elements <= MOST;
 }
 
 // The epilogue of sum s, whose array is `sums`. False if it has another form.
@@ -39,7 +56,7 @@ static bool form(cuda_attend *e, const lm_attend_sum *s, const char *sums, const
   out->factor = factor;
   int64_t positions = lm_axis_size(e->f.m, t.axis[rows - 1]);
   out->ends = positions % e->rows != 0;
-  if (out->head != s->channels.size)
+  if (out->head != s->channels.size || !chunks_fit(e, s))
     return false;
   return cuda_attend_in_runs(t, &s->channels, 8);
 }

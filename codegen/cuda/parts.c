@@ -35,6 +35,29 @@ static const lm_attend_axes *channels_of(const lm_attend_spec *f, uint32_t r) {
   return NULL;
 }
 
+static bool are_dense(const lm_module *m, lm_type t, const int64_t *stride, int from, int to) {
+  for (int i = from; i + 1 < to; i++)
+    if (stride[i] != stride[i + 1] * lm_axis_size(m, t.axis[i + 1]))
+      return false;
+  return true;
+}
+
+// True if result r is not of an epilogue, or if its rows and its heads are as far apart as in a
+// dense tensor: an epilogue numbers both along all of their axes.
+static bool epilogue_writes(const lm_attend_spec *f, uint32_t r, const lm_plan_part *part) {
+  lm_type t = f->op->out[r]->type;
+  for (int i = 0; i < f->n_sums; i++) {
+    const lm_attend_sum *s = &f->sums[i];
+    if (s->result != r || !s->epilogue)
+      continue;
+    int at = lm_type_find(t, f->t);
+    int rows = 1 + (at < 0 ? lm_type_find(t, f->s) : at);
+    return are_dense(f->m, t, part->stride, 0, rows) &&
+           are_dense(f->m, t, part->stride, rows, t.rank - s->channels.n);
+  }
+  return true;
+}
+
 static bool attend_writes(const lm_op *op, uint32_t r, const lm_plan_part *part) {
   lm_attend_spec f;
   lm_buf why = {0};
@@ -42,7 +65,7 @@ static bool attend_writes(const lm_op *op, uint32_t r, const lm_plan_part *part)
   const lm_attend_axes *channels = ok ? channels_of(&f, r) : NULL;
   lm_type t = op->out[r]->type;
   lm_buf_free(&why);
-  if (!channels || !cuda_attend_in_runs(t, channels, 2))
+  if (!channels || !cuda_attend_in_runs(t, channels, 2) || !epilogue_writes(&f, r, part))
     return false;
   int64_t n = 1;
   for (int i = t.rank - 1; i >= t.rank - channels->n; i--) {
