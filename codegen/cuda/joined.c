@@ -20,10 +20,12 @@ static bool is_fixed(const lm_plan_gemm *g) {
          g->m.fixed < MOST_ROWS && g->n.fixed < MOST_ROWS && g->k.fixed < MOST_ROWS;
 }
 
-// TMA needs lines of multiples of 16 bytes, which begin at multiples of them.
+// TMA needs lines of multiples of 16 bytes, which begin at multiples of them. A line alone has no
+// stride.
 static bool lines_fit(const lm_plan_gemm *g) {
   int64_t all = g->m.fixed | g->n.fixed | g->a_k | g->b_k;
-  return g->aligned && g->a_m == 1 && g->b_n == 1 && all % VECTOR == 0;
+  bool apart = g->a_k > 0 && g->b_k > 0;
+  return apart && g->aligned && g->a_m == 1 && g->b_n == 1 && all % VECTOR == 0;
 }
 
 bool cuda_joins(const lm_target *t, const lm_plan_gemm *g) {
