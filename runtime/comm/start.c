@@ -31,11 +31,28 @@ static void on_signal(int number) {
 
 static const int SIGNALS[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
 
-static void signals_set(struct sigaction *old, bool restore) {
+// nohup ignores SIGHUP; keep it ignored.
+static void signals_catch(struct sigaction *old) {
   struct sigaction a = {.sa_handler = on_signal};
   sigemptyset(&a.sa_mask);
+  for (size_t i = 0; i < LM_COUNT(SIGNALS); i++) {
+    sigaction(SIGNALS[i], NULL, &old[i]);
+    if (SIGNALS[i] != SIGHUP || old[i].sa_handler != SIG_IGN)
+      sigaction(SIGNALS[i], &a, NULL);
+  }
+}
+
+static void signals_release(const struct sigaction *old) {
   for (size_t i = 0; i < LM_COUNT(SIGNALS); i++)
-    sigaction(SIGNALS[i], restore ? &old[i] : &a, restore ? NULL : &old[i]);
+    sigaction(SIGNALS[i], &old[i], NULL);
+}
+
+static void signals_hold(sigset_t *before) {
+  sigset_t held;
+  sigemptyset(&held);
+  for (size_t i = 0; i < LM_COUNT(SIGNALS); i++)
+    sigaddset(&held, SIGNALS[i]);
+  sigprocmask(SIG_BLOCK, &held, before);
 }
 
 // ---- the command
@@ -64,17 +81,34 @@ static char **command_make(int ranks, const char *count, char *const *argv) {
 // one may remove while another enters it.
 static const char SESSION[] = "OMPI_MCA_orte_tmpdir_base";
 
+static const char PREFIX[] = ".lmc-session-";
+
+// Where the ranks make the memory that they share. mpirun does not remove it if it is killed.
+static const char SHARED[] = "OMPI_MCA_btl_vader_backing_directory", MEMORY[] = "/dev/shm";
+
+typedef struct folders {
+  lm_temp_dir session;
+  lm_temp_dir shared; // without one the MPI library chooses
+  lm_buf ends;        // the file of the ranks' statuses, in `session`
+} folders;
+
+static void shared_make(lm_temp_dir *out) {
+  *out = (lm_temp_dir){NULL, -1};
+  if (getenv(SHARED))
+    return;
+  lm_temp_dirs_clean(MEMORY, PREFIX);
+  lm_status_free(lm_temp_dir_make(MEMORY, PREFIX, out));
+}
+
 static lm_status session_make(lm_temp_dir *out) {
-  static const char prefix[] = ".lmc-session-";
   const char *parent = lm_temp_parent();
   *out = (lm_temp_dir){NULL, -1};
   if (getenv(SESSION))
     return NULL;
-  lm_temp_dirs_clean(parent, prefix);
-  return lm_temp_dir_make(parent, prefix, out);
+  lm_temp_dirs_clean(parent, PREFIX);
+  return lm_temp_dir_make(parent, PREFIX, out);
 }
 
-// The file of the ranks' statuses, in that folder.
 static lm_status ends_make(const char *session, lm_buf *out) {
   lm_buf_printf(out, "%s/ends", session);
   int fd = open(out->p, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
@@ -85,28 +119,34 @@ static lm_status ends_make(const char *session, lm_buf *out) {
 }
 
 // Open MPI refuses root unless these say that it is meant, as in a container.
-static void environment_set(const char *session, const char *ends) {
+static void environment_set(const folders *p) {
   if (geteuid() == 0) {
     setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 0);
     setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 0);
   }
   setenv("LMC_RANKS_TERMINAL", isatty(STDOUT_FILENO) ? "1" : "0", 1);
-  if (session)
-    setenv(SESSION, session, 1);
-  if (ends)
-    setenv(LM_RANKS_ENDS, ends, 1);
+  if (p->session.path)
+    setenv(SESSION, p->session.path, 1);
+  if (p->shared.path)
+    setenv(SHARED, p->shared.path, 1);
+  if (p->ends.p)
+    setenv(LM_RANKS_ENDS, p->ends.p, 1);
   setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
   setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0); // containers forbid the others
 }
 
-// In the child: another process group, so that the terminal's signals reach this program alone.
-static _Noreturn void command_run(char *const *command, const char *session, const char *ends,
-                                  int report) {
+// In the child: another process group, so that the terminal's signals reach this program alone. A
+// signal that is passed on before mpirun runs ends the child, as it ends an mpirun that has just
+// begun: the handler would take it without a trace.
+static _Noreturn void command_run(char *const *command, const folders *p, int report,
+                                  const struct sigaction *old, const sigset_t *mask) {
   int null = open("/dev/null", O_RDONLY);
+  signals_release(old);
+  sigprocmask(SIG_SETMASK, mask, NULL);
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   dup2(null, STDIN_FILENO);
-  environment_set(session, ends);
+  environment_set(p);
   execvp(command[0], command);
   int error = errno;
   ssize_t n = write(report, &error, sizeof error);
@@ -137,9 +177,9 @@ bool lm_ranks_stopped(void) {
   return times > 0;
 }
 
-static lm_status start(int ranks, char *const *argv, const char *session, const char *ends,
-                       lm_ranks_end *out) {
+static lm_status start(int ranks, char *const *argv, const folders *p, lm_ranks_end *out) {
   struct sigaction old[LM_COUNT(SIGNALS)];
+  sigset_t mask;
   char count[16];
   int report[2], error = 0, status = 0;
   snprintf(count, sizeof count, "%d", ranks);
@@ -147,22 +187,22 @@ static lm_status start(int ranks, char *const *argv, const char *session, const 
     return lm_fail_errno("cannot start mpirun");
   char **command = command_make(ranks, count, argv);
   fflush(stdout);
-  signals_set(old, false);
+  signals_hold(&mask); // until the handler knows the child
+  signals_catch(old);
   pid_t pid = fork();
   if (pid == 0)
-    command_run(command, session, ends, report[1]);
+    command_run(command, p, report[1], old, &mask);
   child = pid;
-  if (pid > 0 && times == 1)
-    kill(pid, SIGUSR1); // it came before there was a child; a second SIGUSR1 does nothing more
+  sigprocmask(SIG_SETMASK, &mask, NULL);
   close(report[1]);
   ssize_t n = pid > 0 ? read(report[0], &error, sizeof error) : 0;
   if (pid > 0)
-    status = lm_ranks_wait(pid, ranks, ends, &times, &out->lost);
+    status = lm_ranks_wait(pid, ranks, p->ends.p, &times, &out->lost);
   child = 0;
-  signals_set(old, true);
+  signals_release(old);
   close(report[0]);
   lm_free(command);
-  out->silent = ends && !lm_ranks_have_ended(ends);
+  out->silent = p->ends.p && !lm_ranks_have_ended(p->ends.p);
   out->status = exit_of(status, out->silent);
   if (pid > 0 && n != sizeof error)
     return NULL;
@@ -172,15 +212,16 @@ static lm_status start(int ranks, char *const *argv, const char *session, const 
 }
 
 lm_status lm_ranks_start(int ranks, char *const *argv, lm_ranks_end *out) {
-  lm_temp_dir session;
-  lm_buf ends = {0};
+  folders p = {0};
   *out = (lm_ranks_end){.status = LM_ENV};
-  LM_TRY(session_make(&session));
-  lm_status s = session.path ? ends_make(session.path, &ends) : NULL;
+  LM_TRY(session_make(&p.session));
+  shared_make(&p.shared);
+  lm_status s = p.session.path ? ends_make(p.session.path, &p.ends) : NULL;
   if (!s)
-    s = start(ranks, argv, session.path, ends.p, out);
-  lm_buf_free(&ends);
-  lm_temp_dir_remove(&session);
+    s = start(ranks, argv, &p, out);
+  lm_buf_free(&p.ends);
+  lm_temp_dir_remove(&p.shared);
+  lm_temp_dir_remove(&p.session);
   return s;
 }
 

@@ -693,6 +693,28 @@ def test_interrupted(run):
     curves_check(run, "one", "run", "2 ranks, then 1")
 
 
+def test_interrupted_twice(run):
+    """A second signal ends the ranks at once, with the status of the first one and no text of mpirun, and leaves no shared memory.
+    SIGHUP is ignored where nohup has ignored it."""
+    mpi_needed(run)
+    file = model(run, steps=100000)
+    before = set(os.listdir("/dev/shm"))
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        p = run.start("run", file, "--ranks", "2", "--set", "parallel.mesh=(dp = 2)", "-q", "--out", run.path("run"), env=QUICK)
+    finally:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    wait_for(run.path("run", "step-000004"), p)
+    own = [name for name in set(os.listdir("/dev/shm")) - before if name.startswith(".lmc-session-")]
+    check(own, "planted: the ranks share no memory in a folder of lmc")
+    for number in signal.SIGHUP, signal.SIGTERM, signal.SIGINT:
+        p.send_signal(number)
+        time.sleep(0.05)
+    out, err = p.communicate(timeout=600)
+    check(p.returncode == 143 and not re.search("mpirun|PRTE|ORTE", err), f"{p.returncode}: {out}{err}")
+    check(not set(own) & set(os.listdir("/dev/shm")), f"left: {own}")
+
+
 def test_evaluation(run):
     """Evaluations are divided too, and samples are printed once."""
     mpi_needed(run)
