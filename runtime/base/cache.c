@@ -360,15 +360,18 @@ static lm_status name_free(const lm_cache *c, const char *name) {
   return s;
 }
 
-// If another process adds the same entry, the last one wins; both files are valid.
+// If another process adds the same entry, the last one wins; both files are valid. *added: bytes
+// that the names take, which are copies on a file system without hard links.
 static lm_status name_add(const lm_cache *c, const lm_temp_dir *from, const char *made,
-                          const char *name, const lm_buf *file) {
-  if (linkat(from->fd, made, from->fd, name, 0))
-    LM_TRY(temp_write(from, name, 0644, file->p, file->n)); // a file system without hard links
+                          const char *name, const lm_buf *file, uint64_t *added) {
+  bool linked = !linkat(from->fd, made, from->fd, name, 0);
+  if (!linked)
+    LM_TRY(temp_write(from, name, 0644, file->p, file->n));
   LM_TRY(name_free(c, name));
-  if (!renameat(from->fd, name, c->fd, name))
-    return NULL;
-  return lm_fail_errno("cannot rename %s/%s to %s/%s", from->path, name, c->dir, name);
+  if (renameat(from->fd, name, c->fd, name))
+    return lm_fail_errno("cannot rename %s/%s to %s/%s", from->path, name, c->dir, name);
+  *added += linked && *added ? 0 : file->n;
+  return NULL;
 }
 
 lm_status lm_cache_file_write(const char *path, const void *p, size_t n) {
@@ -496,13 +499,15 @@ static bool size_add(int fd, uint64_t bytes, uint64_t limit) {
 
 // A file has the size of the entries when the folder was last listed, and of those added since, so
 // that not each addition lists the folder. Entries that were removed otherwise are still counted,
-// until the sum exceeds the limit and the folder is listed again.
+// until the sum exceeds the limit and the folder is listed again. Another process that has the lock
+// may be stopped, so this one does not wait: it lists the folder, and so does the next without the
+// file.
 static void limit_apply(const lm_cache *c, const struct timespec *since, uint64_t added) {
   int fd = openat(c->fd, SIZE_FILE, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
-  bool locked = fd >= 0 && !flock(fd, LOCK_EX);
+  bool locked = fd >= 0 && !flock(fd, LOCK_EX | LOCK_NB);
   if (!locked || !size_add(fd, added, c->limit)) {
     uint64_t size = limit_enforce(c, since);
-    if (locked && pwrite(fd, &size, sizeof size, 0) != sizeof size)
+    if (!locked || pwrite(fd, &size, sizeof size, 0) != sizeof size)
       unlinkat(c->fd, SIZE_FILE, 0);
   }
   if (fd >= 0)
@@ -514,12 +519,13 @@ lm_status lm_cache_add(const lm_cache *c, const lm_temp_dir *from, const char *m
   lm_buf file = {0};
   struct timespec now;
   clock_gettime(CLOCK_REALTIME, &now);
+  uint64_t added = 0;
   lm_status s = file_seal(from, made, &file);
   for (int i = 0; i < n && !s; i++)
-    s = name_add(c, from, made, names[i], &file);
+    s = name_add(c, from, made, names[i], &file, &added);
   unlinkat(from->fd, made, 0);
-  if (!s)
-    limit_apply(c, &now, file.n);
+  if (added)
+    limit_apply(c, &now, added);
   lm_buf_free(&file);
   return s;
 }

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <sys/wait.h>
@@ -375,6 +376,14 @@ static void test_size_file(void) {
   size_set(&c, 0, sizeof(uint64_t));
   entry_add(&c, 'e', 900); // not listed
   CHECK(size_get(&c) < lm_cache_bytes(&c) && lm_cache_bytes(&c) > c.limit);
+  int held = openat(c.fd, ".lmc-size", O_RDWR);
+  CHECK(held >= 0 && !flock(held, LOCK_EX));
+  alarm(60);
+  entry_add(&c, 'f', 900); // does not wait for the lock
+  alarm(0);
+  CHECK(faccessat(c.fd, ".lmc-size", F_OK, 0) && !close(held));
+  entry_add(&c, 'g', 900);
+  CHECK(size_get(&c) == lm_cache_bytes(&c));
   lm_cache_close(&c);
   CHECK(!unsetenv("LMC_CACHE_SIZE"));
 }
