@@ -5,6 +5,7 @@
 #include <malloc.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 enum {
@@ -53,12 +54,19 @@ void lm_pages_free(lm_pages *p) {
   *p = (lm_pages){0};
 }
 
+static bool is_limited(int resource) {
+  struct rlimit most;
+  return !getrlimit(resource, &most) && most.rlim_cur != RLIM_INFINITY;
+}
+
 // The heap grows by HEAP at once, as an allocation larger than its rest makes it do. What malloc
 // writes then is before the first huge page, of which nothing has been touched when it is asked
 // for. Other allocators ignore these settings, and their memory is not before the end of the data
-// segment.
+// segment. Where addresses are limited, small allocations would not get the last HEAP of them.
 void lm_heap_prepare(void) {
 #ifdef __GLIBC__
+  if (is_limited(RLIMIT_AS) || is_limited(RLIMIT_DATA))
+    return;
   mallopt(M_MMAP_THRESHOLD, HEAP_PIECE);
   mallopt(M_TRIM_THRESHOLD, HEAP_KEPT);
   mallopt(M_TOP_PAD, HEAP);

@@ -12,6 +12,7 @@
 #include "runtime/base/terminal.h"
 #include "runtime/base/utf8.h"
 #include "tests/runtime/check.h"
+#include "tests/sanitizer.h"
 
 static void test_arena(void) {
   lm_arena *a = lm_arena_create();
@@ -161,8 +162,6 @@ static void test_philox(void) {
   CHECK(lm_philox_unit(0) > 0 && lm_philox_unit(~0u) < 1);
 }
 
-// Five runs that take nearly as little as the shortest confirm it; a clearly shorter one starts a
-// new series.
 static void test_pages(void) {
   static const size_t sizes[] = {1, 5000, 2 << 20, (2 << 20) + 5000, (2 << 20) - 1 + (3 << 20)};
   lm_pages p;
@@ -180,6 +179,8 @@ static void test_pages(void) {
   lm_pages_free(&p);
 }
 
+// Five runs that take nearly as little as the shortest confirm it; a clearly shorter one starts a
+// new series.
 static void test_shortest(void) {
   static const struct {
     double seconds[8];
@@ -220,8 +221,39 @@ static void test_stack(void) {
   CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && !WEXITSTATUS(status));
 }
 
+static size_t address_space(void) {
+  size_t pages = 0;
+  FILE *f = fopen("/proc/self/statm", "r");
+  CHECK(f && fscanf(f, "%zu", &pages) == 1);
+  fclose(f);
+  return pages * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+// Small allocations get nearly all of a limited address space.
+static void test_limited_heap(void) {
+  enum {
+    SPACE = 24 << 20,
+    BLOCK = 1000
+  };
+  int status;
+  pid_t child = fork();
+  if (!child) {
+    size_t given = 0, most = address_space() + SPACE;
+    struct rlimit limit = {most, most};
+    if (setrlimit(RLIMIT_AS, &limit))
+      _exit(1);
+    lm_heap_prepare();
+    for (char *volatile p; (p = malloc(BLOCK));)
+      given += BLOCK;
+    _exit(given < SPACE / 10 * 9);
+  }
+  CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && !WEXITSTATUS(status));
+}
+
 int main(void) {
   test_stack(); // before others use the stack
+  if (!LM_ADDRESS_SANITIZER)
+    test_limited_heap();
   test_arena();
   test_pages();
   test_shortest();
