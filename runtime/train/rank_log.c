@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "runtime/base/file.h"
+
 struct lm_rank_log {
   FILE *f;
   const lm_comm *comm;
@@ -24,16 +26,26 @@ static lm_status start_write(const lm_rank_log *l, int64_t step) {
   return written(l->f);
 }
 
-lm_status lm_rank_log_open(const char *dir, const lm_comm *comm, int64_t step, lm_rank_log **out) {
+static lm_status file_open(const char *dir, int rank, FILE **out) {
   lm_buf path = {0};
+  int fd = -1;
   lm_buf_printf(&path, "%s/logs", dir);
-  LM_TRY(lm_dir_make(path.p));
-  lm_buf_printf(&path, "/rank-%d.jsonl", lm_comm_self_of(comm).rank);
-  FILE *f = fopen(path.p, "ae");
-  lm_status s = f ? NULL : lm_fail_errno("cannot open %s", path.p);
+  lm_status s = lm_dir_make(path.p);
+  lm_buf_printf(&path, "/rank-%d.jsonl", rank);
+  if (!s)
+    s = lm_open_append(path.p, &fd);
+  *out = fd < 0 ? NULL : fdopen(fd, "a");
+  if (!s && !*out)
+    s = lm_fail_errno("cannot open %s", path.p);
+  if (fd >= 0 && !*out)
+    close(fd);
   lm_buf_free(&path);
-  if (s)
-    return s;
+  return s;
+}
+
+lm_status lm_rank_log_open(const char *dir, const lm_comm *comm, int64_t step, lm_rank_log **out) {
+  FILE *f;
+  LM_TRY(file_open(dir, lm_comm_self_of(comm).rank, &f));
   *out = lm_alloc(sizeof **out);
   **out = (lm_rank_log){f, comm, lm_now(), lm_comm_waited(comm)};
   return start_write(*out, step);
