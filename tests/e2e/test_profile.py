@@ -140,7 +140,7 @@ def test_cost_elsewhere(run):
             check(row["predicted_s"] >= 2e-6 * row["times"], f"a launch must take 2 us or more: {row}")
     check(costs["h100"]["rows"] == costs["sm_90a"]["rows"], "the first machine of the architecture must be used")
     # Most of it is launches; the plan of sm_90a has some less.
-    check(costs["b200"]["predicted_s"] <= 1.05 * costs["h100"]["predicted_s"] <= 1.2 * costs["rtx-4090"]["predicted_s"], "faster machines must take less time")
+    check(costs["b200"]["predicted_s"] <= 1.15 * costs["h100"]["predicted_s"] <= 1.2 * costs["rtx-4090"]["predicted_s"], "faster machines must take less time")
     check(run("explain", file, "cost", "--target", "h100", *bf16).startswith("NVIDIA H100 SXM, sm_90a: 989400.0 GFLOP/s; 3350.0 GB/s from memory"), "names the machine")
     rounded = json.loads(run("explain", file, "cost", "--target", "h100", "--set", "precision.compute=f32", "--set", "precision.matmul=tf32", "--json"))
     check(rounded["peak_flops"] == 494.7e12, f"f32 in TF32: {rounded['peak_flops']}")
