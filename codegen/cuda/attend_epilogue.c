@@ -11,9 +11,9 @@
 #include "codegen/cuda/gemm.h"
 
 enum {
-  CONSUMERS = 256, // threads that have sums
-  LINES = 64,      // of their sums in shared memory: eight of each warp
-  PAD = 8,         // lines begin in different banks
+  CONSUMERS = 256,       // threads that have sums
+  LINES = 64,            // of their sums in shared memory: eight of each warp
+  PAD = 8,               // lines begin in different banks
   MOST = 2 * (128 + PAD) // elements of a line of all sums: registers and shared memory of a block
 };
 
