@@ -14,7 +14,8 @@
 // two launches of a few microseconds for each iteration. Declines: targets without launch cost,
 // unless the pass is forced; sums with other users; accums that do not visit each index of the
 // stacked axis once; terms that depend on the loop otherwise. Cost: the chunks of all iterations in
-// memory, in total as many as the sums times lm_target_choices.chunks.
+// memory, as many of each sum as its kernel has: lm_target_choices.chunks, or one for each block of
+// attention's backward pass.
 #include <string.h>
 
 #include "compiler/passes/pass.h"
