@@ -42,7 +42,6 @@ static const attend_case shape = {
 // The derivatives of norm and rotary embedding in the epilogue.
 static const plant epilogue_plants[] = {
     {"sm_90a", "lm_group_barrier();\n", "\n", true}, // sums that other threads have not stored
-    {"sm_90a", "lm_grid_begin();\n", "\n", true},
     {"sm_90a", "LM_GROUP_LINES_PUT(lines2, w1, 64, 8)", "LM_GROUP_LINES_PUT(lines2, w1, 64, 0)",
      true},                                                 // lines that overlap
     {"sm_90a", "if (row < row_end) {", "{", true},          // rows of the next batch
