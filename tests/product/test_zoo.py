@@ -293,10 +293,12 @@ def spread_of(run, folder):
     return dict(np.load(run.path("spread.npz")))
 
 
-def allowed(norm, spread):
+def allowed(norm, spread, largest):
     """the error of a gradient of that norm: 3e-5 of it, and what rounding in f32 explains, which is more where large terms cancel. If no
-    digit is left, as of a bias in front of a normalization, whose gradient is 0, errors in common of all terms of the sum are left too"""
-    return 3e-5 * norm + (20 if norm < spread else 3) * spread
+    digit is left, as of a bias in front of a normalization, whose gradient is 0, errors in common of all terms of the sum are left too.
+    A gradient of 0 beside the `largest` one has the rounding of that, as an operation that PyTorch does as a whole rounds nothing inside"""
+    bound = 3e-5 * norm + (20 if norm < spread else 3) * spread
+    return max(bound, 2**-24 * largest) if norm < 1e-12 * largest else bound
 
 
 def same_gradients(run, folder, own, exact):
@@ -306,7 +308,8 @@ def same_gradients(run, folder, own, exact):
     spread = dict.fromkeys(exact, 0.0)
     if any(error[name] > 3e-5 * norm[name] for name in exact):
         spread = spread_of(run, folder)
-    bound = {name: allowed(norm[name], float(spread[name])) for name in exact}
+    largest = max(norm.values())
+    bound = {name: allowed(norm[name], float(spread[name]), largest) for name in exact}
     for name in exact:
         within(f"{name}: error ({error[name]:.2g} of {norm[name]:.2g}) / bound", error[name] / bound[name] if error[name] else 0, 1)
     # A relative error of 1e-4 in the smallest tensor of which f32 leaves four digits, alone, is found.
