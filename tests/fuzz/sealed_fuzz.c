@@ -5,17 +5,13 @@
 #include <dirent.h>
 #include <sys/stat.h>
 
-#include "runtime/data/feed/data.h"
 #include "runtime/data/read/store.h"
 #include "runtime/data/rows/vocab.h"
 #include "runtime/telemetry/tensorboard.h"
 #include "tests/fuzz/fuzz.h"
+#include "tests/runtime/sealed_data.h"
 
 enum {
-  SEQ = 16,
-  ROWS = 4,
-  DOCS_OF_ROW = 4,
-  LINES = 12,
   VOCAB = 270,
   FILES = 16
 };
@@ -48,48 +44,16 @@ static void must(lm_status s) {
 
 static void lines_write(const char *name, int from) {
   lm_buf b = {0};
-  for (int i = from; i < from + LINES; i++)
-    lm_buf_printf(&b, "{\"text\": \"%.*s %d\", \"score\": %d.5, \"rank\": %d}\n", 3 + i % 20,
-                  "abcdefghijklmnopqrstuvwxyzabcd", i, i, -i);
+  sealed_lines(&b, from);
   lm_buf_puts(&b, "{\"text\": 3}\n"); // a bad document
   must(lm_file_write_atomic(in_dir(name), b.p, b.n));
   lm_buf_free(&b);
 }
 
-static lm_data_options options(const lm_data_source *sources) {
-  static const double weights[] = {1, 2};
-  static const lm_data_stage stage = {.first_step = 0, .seq = SEQ, .weights = weights};
-  static const lm_data_column columns[] = {{"score", LM_F32, LM_COLUMN_OF_DOCUMENTS},
-                                           {"rank", LM_INT, LM_COLUMN_OF_DOCUMENTS}};
-  static const lm_data_holdout holdouts[] = {{"dev", LM_HOLDOUT_SAMPLE, 0, 3},
-                                             {"end", LM_HOLDOUT_TAIL, 0.1, 0}};
-  return (lm_data_options){.sources = sources,
-                           .n_sources = 2,
-                           .holdouts = holdouts,
-                           .n_holdouts = 2,
-                           .tokenizer = all.bytes,
-                           .seq = SEQ,
-                           .stages = &stage,
-                           .n_stages = 1,
-                           .cache = in_dir("cache"),
-                           .bad = 1,
-                           .threads = 1,
-                           .docs = DOCS_OF_ROW,
-                           .columns = columns,
-                           .n_columns = 2};
-}
-
-typedef struct {
-  int32_t ids[4][ROWS * SEQ];
-  float w[ROWS * SEQ];
-  float score[ROWS * DOCS_OF_ROW];
-  int32_t rank[ROWS * DOCS_OF_ROW];
-} values;
-
 static lm_status rows_read(const lm_data *d) {
   static values v;
-  lm_batch_column more[] = {{"score", v.score, DOCS_OF_ROW}, {"rank", v.rank, DOCS_OF_ROW}};
-  lm_batch b = {{v.ids[0], v.ids[1], v.ids[2], v.ids[3], v.w, more, 2}};
+  lm_batch_column more[2];
+  lm_batch b = sealed_batch(&v, more);
   for (int part = 0; part < lm_data_info_of(d).n_parts; part++) {
     lm_data_predicted_bytes(d, part);
     for (int64_t row = 0; row < lm_data_part(d, part).rows; row += ROWS) {
@@ -130,7 +94,7 @@ static void vocabulary_read(const lm_data_options *o) {
 static void sources_read(void (*read)(const lm_data_options *o)) {
   const lm_data_source sources[] = {{LM_SOURCE_JSONL, "a", in_dir("a.jsonl")},
                                     {LM_SOURCE_JSONL, "b", in_dir("b.jsonl")}};
-  lm_data_options o = options(sources);
+  lm_data_options o = sealed_options(sources, all.bytes, in_dir("cache"), 1);
   read(&o);
 }
 

@@ -4,17 +4,13 @@
 #include <glob.h>
 #include <unistd.h>
 
-#include "runtime/data/feed/data.h"
 #include "runtime/data/read/store.h"
 #include "runtime/data/rows/vocab.h"
 #include "tests/runtime/check.h"
 #include "tests/runtime/files.h"
+#include "tests/runtime/sealed_data.h"
 
 enum {
-  SEQ = 16,
-  ROWS = 4,
-  DOCS_OF_ROW = 4,
-  LINES = 12,
   ALL = 2 * LINES,
   BAD = 2,
   VOCAB = 270,
@@ -33,51 +29,24 @@ static char *in_dir(const char *name) {
 
 static void lines_write(const char *name, int from) {
   lm_buf b = {0};
-  for (int i = from; i < from + LINES; i++)
-    lm_buf_printf(&b, "{\"text\": \"%.*s %d\", \"score\": %d.5, \"rank\": %d}\n", 3 + i % 20,
-                  "abcdefghijklmnopqrstuvwxyzabcd", i, i, -i);
+  sealed_lines(&b, from);
   lm_buf_puts(&b, "{\"text\": 3, \"score\": 1, \"rank\": 1}\n"); // a bad document
   CHECK_OK(lm_file_write_atomic(in_dir(name), b.p, b.n));
   lm_buf_free(&b);
 }
 
 static lm_status data_open(lm_data **out) {
-  static const double weights[] = {1, 2};
-  static const lm_data_stage stage = {.first_step = 0, .seq = SEQ, .weights = weights};
-  static const lm_data_column columns[] = {{"score", LM_F32, LM_COLUMN_OF_DOCUMENTS},
-                                           {"rank", LM_INT, LM_COLUMN_OF_DOCUMENTS}};
   const lm_data_source sources[] = {{LM_SOURCE_JSONL, "a", in_dir("a.jsonl")},
                                     {LM_SOURCE_JSONL, "b", in_dir("b.jsonl")}};
-  lm_data_holdout holdouts[] = {{"dev", LM_HOLDOUT_SAMPLE, 0, 3}, {"end", LM_HOLDOUT_TAIL, 0.1, 0}};
-  lm_data_options o = {.sources = sources,
-                       .n_sources = 2,
-                       .holdouts = holdouts,
-                       .n_holdouts = 2,
-                       .tokenizer = bytes,
-                       .seq = SEQ,
-                       .stages = &stage,
-                       .n_stages = 1,
-                       .cache = in_dir("cache"),
-                       .bad = 0.1,
-                       .threads = 1,
-                       .docs = DOCS_OF_ROW,
-                       .columns = columns,
-                       .n_columns = 2};
+  lm_data_options o = sealed_options(sources, bytes, in_dir("cache"), 0.1);
   return lm_data_open(&o, out);
 }
-
-typedef struct {
-  int32_t ids[4][ROWS * SEQ];
-  float w[ROWS * SEQ];
-  float score[ROWS * DOCS_OF_ROW];
-  int32_t rank[ROWS * DOCS_OF_ROW];
-} values;
 
 // A hash of all rows of all parts.
 static lm_status rows_hash(const lm_data *d, uint64_t *out) {
   static values v;
-  lm_batch_column more[] = {{"score", v.score, DOCS_OF_ROW}, {"rank", v.rank, DOCS_OF_ROW}};
-  lm_batch b = {{v.ids[0], v.ids[1], v.ids[2], v.ids[3], v.w, more, 2}};
+  lm_batch_column more[2];
+  lm_batch b = sealed_batch(&v, more);
   int n = lm_data_info_of(d).n_parts;
   *out = 0;
   for (int part = 0; part < n; part++)
@@ -341,7 +310,7 @@ static void test_other_vocabulary(lm_tokenizer_kind kind, int64_t vocab, int64_t
   trained_free(&first);
 }
 
-// Shortened or changed in place, without new hashes.
+// The vocabulary file is truncated or changed in place, and its hash is not updated.
 static void test_vocabulary_damage(const trained *first) {
   char *path = file_find("vocab");
   lm_buf file = {0};
