@@ -133,7 +133,7 @@ static bool sums_find(lm_attend_spec *f, lm_buf *why) {
     const lm_value *v = lm_attend_yield(f->op, i - 1 + LM_ATTEND_COTANGENTS);
     const lm_op *epilogue = v->def && v->def->code == LM_OP_KERNEL ? v->def : NULL;
     if (epilogue && v->index)
-      continue; // another result of it
+      continue; // the first result of the epilogue has added the sum
     if (!sum_add(f, i, epilogue ? epilogue->in[0] : v, why))
       return false;
     f->sums[f->n_sums - 1].epilogue = epilogue;

@@ -150,7 +150,8 @@ int64_t cuda_attend_warpgroups_forward(cuda_attend *e, lm_buf *b); // returns th
 // The epilogue of sum s, whose array in registers is `sums`, times `factor`: "" or " * c".
 void cuda_attend_epilogue(cuda_attend *e, lm_buf *b, const lm_attend_sum *s, const char *sums,
                           const char *factor);
-// The chunks in which the kernel, an epilogue, sums over its points; 0: it has another form.
+// The number of partial sums of each sum over points in `kernel` if it becomes an epilogue; 0: the
+// generator does not support it as an epilogue.
 int64_t cuda_attend_epilogue_chunks(cuda_attend *e, const lm_op *kernel);
 // True if the sum's epilogue sums over its points, by blocks: `chunk` is the number of the block.
 bool cuda_attend_sums_points(const lm_attend_sum *s);

@@ -251,7 +251,7 @@ static const char *row_head(const cuda_emit *e, const cuda_gemm *x) {
 }
 
 // Ends a loop over the pairs: its text becomes a statement of the head. The loops of a head are
-// unrolled, so values that two of them load or compute are in registers for the second.
+// unrolled, so the compiler keeps a value in registers if a later loop loads or computes it again.
 static void pairs_end(cuda_emit *e, const cuda_gemm *x) {
   static const char element[] = "LM_UNROLL\nfor (int32_t c = 0; c < 2; c++) {\n";
   const char *text = loop_text(e, ELEMENT, element, "", "}\n");

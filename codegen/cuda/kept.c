@@ -10,7 +10,8 @@
 //
 // The previous attempt records which vectors several loops read. As many of them are kept as there
 // are registers for. Only operands are kept, because a pass may write results between two reads.
-// If a result overwrites an operand in place, the registers still hold the operand's elements.
+// If the kernel writes a result to the memory of an operand, the registers still hold the elements
+// that the operand had before.
 #include <string.h>
 
 #include "codegen/cuda/emit.h"

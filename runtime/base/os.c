@@ -146,7 +146,7 @@ lm_status lm_fd_write(int fd, const char *path, const void *from, size_t n) {
 }
 
 enum {
-  UMASK = 1 << 16 // in place of permissions: those that the umask leaves
+  UMASK = 1 << 16 // a mode that is no permissions: keep those that open() set by the umask
 };
 
 static lm_status write_synced(int fd, const char *path, unsigned mode, const void *p, size_t n) {

@@ -73,7 +73,8 @@ static inline void rotated_put(lm_buf *b, char letter, const char *axes) {
       lm_buf_add(b, p, 1);
 }
 
-// The axes of halves of heads of 2 n elements, and the weights.
+// Axes that split a head of 2 n elements into two halves, as rotary embedding does, and the weights
+// of the norms of queries and keys.
 #define HALVES(n) ", two = 2, one = 1, c = " #n
 #define NORMS "param @qn : f32[e] = ones\nparam @jn : f32[e] = ones\n"
 

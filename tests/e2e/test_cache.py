@@ -131,7 +131,7 @@ def test_links_in_the_cache(run):
 
 
 def test_folders_in_the_cache(run):
-    """folders under the names of temporary files give way to the files; a file in place of the folder of the data is named"""
+    """a folder with the name of a temporary file is moved aside; if the `data` folder is a file, the error names it"""
     file = tiny(run)
     check(train(run, file, "cache")[0] == 0, "the run must succeed")
     for i, path in enumerate(glob.glob(run.path("cache/data/*"))):

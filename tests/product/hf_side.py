@@ -76,7 +76,7 @@ F32 = torch.float32     # also where that name is float64
 
 
 def rounded(x):
-    """x with an error of at most half a unit in the last place of f32, at random, in each number that is none of f32"""
+    """x with a random error of at most half an ulp of f32 in each number that f32 cannot represent"""
     if not torch.is_tensor(x) or x.dtype is not torch.double:
         return x
     y = x * (1 + (2 * torch.rand_like(x) - 1) * 2**-24)
