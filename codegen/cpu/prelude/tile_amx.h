@@ -5,16 +5,13 @@
 //
 // Panels of 16 rows (of A) or columns (of B) consist of squares of 1 KiB, one for each 32 elements
 // of k, with zeros beyond the matrix: for A 16 rows of 16 pairs, for B 16 pairs of 16 columns. The
-// number of panels is even. A matrix A with rows of unit stride is read in place. The caller has
-// the operating system's permission to use tiles, or compiles with LM_AMX_REFUSED.
-#if (((defined(__AMX_BF16__) || defined(__AMXBF16__)) && !defined(LM_AMX_REFUSED)) ||              \
-     defined(LM_AMX_EMULATED)) &&                                                                  \
-    !defined(LM_BFMMLA_EMULATED)
-#define LM_AMX
-#define LM_MATRIX_UNIT
+// number of panels is even. A matrix A with rows of unit stride is read in place.
+#ifdef LM_AMX
 enum {
   LM_AMX_KC = 512,
-  LM_AMX_MC = 192
+  LM_MC_BF16 = 192, // rows of A that are packed at a time
+  LM_PANEL_BF16 = LM_SQUARE,
+  LM_PACKED_A_BF16 = LM_MC_BF16 * LM_AMX_KC / 2 // floats for A
 };
 
 #ifdef LM_AMX_EMULATED
@@ -70,6 +67,7 @@ LM_INLINE void lm_amx_begin(lm_amx *x) {
 
 // ---- panels
 
+#ifndef LM_TILES_CALLED
 // Fills a square of 16 rows (columns) and 32 elements of k. If `rows` is set, it is [row][pair], as
 // for A, else [pair][column], as for B. If `interleaved` is set, elements of a row of k have unit
 // stride in memory and `stride` separates elements along k; else elements along k have unit stride.
@@ -121,6 +119,7 @@ LM_PACK_FUNCTION(lm_pack_a_bf16, uint16_t, lm_squares, 1, 1)
 LM_PACK_FUNCTION(lm_pack_a_transposed_bf16, uint16_t, lm_squares, 1, 0)
 LM_PACK_FUNCTION(lm_pack_b_bf16, uint16_t, lm_squares, 0, 1)
 LM_PACK_FUNCTION(lm_pack_b_transposed_bf16, uint16_t, lm_squares, 0, 0)
+#endif
 
 // ---- tiles
 
@@ -195,6 +194,7 @@ LM_INLINE void lm_amx_sum(lm_amx *x, int64_t steps, lm_squares_at a, lm_squares_
   lm_amx_put(x, &all);
 }
 
+#ifndef LM_TILES_CALLED
 // Panels with `depth` elements along k.
 LM_INLINE lm_squares_at lm_panel_squares(const float *first, int64_t depth) {
   int64_t panel = (depth + 2 * LM_SQUARE - 1) / (2 * LM_SQUARE) * (int64_t)sizeof(lm_square);
@@ -300,9 +300,5 @@ static __attribute__((noinline)) void lm_gemm_rows_bf16(int64_t n, int64_t rows,
 LM_INLINE int64_t lm_kc_bf16(int64_t k) {
   return LM_AMX_KC;
 }
-enum {
-  LM_MC_BF16 = LM_AMX_MC,
-  LM_PANEL_BF16 = LM_SQUARE,
-  LM_PACKED_A_BF16 = LM_AMX_MC * LM_AMX_KC / 2 /* floats for A */
-};
+#endif
 #endif

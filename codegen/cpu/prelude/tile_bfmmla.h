@@ -10,9 +10,7 @@
 // then their sum is added to the block, both rounded to odd (Arm Architecture Reference Manual,
 // BFDotAdd with FPCR.EBF = 0). Results below 2^-126 are zero. So all processors give the same bits,
 // which are not those of a multiply-add.
-#if (defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC) && !defined(LM_AMX)) ||                         \
-    defined(LM_BFMMLA_EMULATED)
-#define LM_MATRIX_UNIT
+#ifdef LM_BFMMLA
 enum {
   LM_STEP = 4,
   LM_BF16_MR = 12,
@@ -22,6 +20,7 @@ enum {
   LM_PANEL_BF16 = LM_BF16_NR,
   LM_PACKED_A_BF16 = LM_MC_BF16 * LM_BF16_KC / 2 // floats for A
 };
+#ifndef LM_TILES_CALLED
 typedef uint16_t lm_bf16_step __attribute__((vector_size(8), aligned(2), may_alias));
 typedef uint16_t lm_bf16_block __attribute__((vector_size(16), aligned(2), may_alias));
 
@@ -206,4 +205,5 @@ LM_INLINE int64_t lm_kc_bf16(int64_t k) {
   int64_t blocks = (k + LM_BF16_KC - 1) / LM_BF16_KC;
   return ((k + blocks - 1) / blocks + LM_STEP - 1) / LM_STEP * LM_STEP;
 }
+#endif
 #endif

@@ -33,6 +33,7 @@ enum {
   LM_MC_F32 = 168,      // rows of A that are packed at a time: a multiple of every LM_MR
   LM_PACKED_A_F32 = LM_MC_F32 * LM_KC + 16 // floats of their panels
 };
+#ifndef LM_TILES_CALLED
 typedef uint16_t lm_bf16_quad __attribute__((vector_size(8), aligned(2), may_alias));
 
 // The blocks of k are as even as multiples of four allow.
@@ -277,3 +278,4 @@ LM_INLINE const float *lm_panels_f32(const float *from, int64_t n, int64_t colum
   return from;
 }
 #define LM_READS_PANELS_F32 1
+#endif

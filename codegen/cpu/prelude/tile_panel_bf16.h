@@ -6,11 +6,6 @@
 // tests. Otherwise, or with LM_BF16_WIDENED, bf16 is widened while it is packed.
 // Both give the same sums, except that numbers below 2^-126 are zero in products of pairs.
 // Prepacked panels of B are of pairs with either.
-#if (defined(__AVX512BF16__) && !defined(LM_MATRIX_UNIT) && !defined(LM_BF16_WIDENED)) ||          \
-    defined(LM_PAIRS_EMULATED)
-#define LM_PAIRS
-#endif
-
 #ifndef LM_MATRIX_UNIT
 enum {
   LM_MC_BF16 = LM_MC_F32,
@@ -20,6 +15,7 @@ enum {
 #define lm_kc_bf16 lm_kc_f32
 #endif
 
+#ifndef LM_TILES_CALLED
 #ifdef LM_PAIRS
 LM_TILES(lm_tiles_pairs, lm_tile_sum_pairs, 1)
 typedef uint16_t lm_bf16_lanes __attribute__((vector_size(32), aligned(2), may_alias));
@@ -162,4 +158,5 @@ LM_INLINE const float *lm_panels_bf16(const uint16_t *from, int64_t n, int64_t c
   return (const float *)from;
 }
 #define LM_READS_PANELS_BF16 1
+#endif
 #endif

@@ -4,6 +4,7 @@
 // rows of a strip of B, whose elements are used as they are loaded: from panels, which are
 // contiguous, or else from a strip that is packed in the first-level cache. Sums have the order of
 // large GEMMs.
+#ifndef LM_TILES_CALLED
 enum {
   LM_FEW = 16, // rows; more are computed by tiles
 #if defined(__AVX512F__) || defined(__aarch64__)
@@ -292,4 +293,5 @@ typedef lm_row_bf16 lm_packed_bf16;
 #else
 #define lm_rows_packed_bf16 lm_rows_f32
 #define LM_PACKED_DEPTH_BF16(N) (N)
+#endif
 #endif

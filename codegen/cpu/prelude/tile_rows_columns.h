@@ -6,6 +6,7 @@
 // multiplied with all rows. The blocks of two groups of columns alternate, so that the chains of
 // additions of one overlap with the shuffles of the other. Columns further on are prefetched. Sums
 // have the order of large GEMMs.
+#ifndef LM_TILES_CALLED
 enum {
   LM_BLOCK_WORDS = LM_LANES / 2,
   LM_COLUMNS_AHEAD = 2 * LM_NR // columns between the one that is read and the one prefetched
@@ -160,4 +161,5 @@ static __attribute__((noinline)) void lm_block_copy(const char *from, int64_t st
 LM_COLUMNS(f32, float, 1)
 #ifndef LM_MATRIX_UNIT
 LM_COLUMNS(bf16, uint16_t, 2)
+#endif
 #endif

@@ -1,5 +1,8 @@
 // tile_rows_gemm.h - the GEMMs that kernels call: large ones by the tiles of tile_panel.h,
 // tile_amx.h and tile_bfmmla.h, those of few rows by tile_rows.h and tile_rows_columns.h.
+typedef void lm_gemm_function(char *const *buf, const int64_t *var, int64_t lo, int64_t hi);
+
+#ifndef LM_TILES_CALLED
 // The operands of a call of lm_gemm_T: runtime/plan/plan.h describes buf and var.
 #define LM_GEMM_OPERANDS(T, UPPER, TYPE)                                                           \
   const TYPE *a = (const TYPE *)buf[0], *b = (const TYPE *)buf[1];                                 \
@@ -104,3 +107,4 @@ LM_GEMM(bf16, BF16, uint16_t)
   }
 LM_GEMM_ANY(f32, F32)
 LM_GEMM_ANY(bf16, BF16)
+#endif

@@ -1,36 +1,11 @@
 // tiles.h - the functions of tiles, which lmc holds compiled for common processors, so that no unit
 // of kernels compiles them again: they take half of the compiler's time.
 //
-// LM_TILES_SET is the number of the set for the instructions that this text is compiled with, 0 if
-// there is none: operands are laid out as these instructions need it. A unit gets the number of the
-// set that fits the processor as LM_TILES_GIVEN, and calls that set by lm_tiles_given, which is set
-// when the unit is loaded, if both numbers are equal. Otherwise it contains the functions itself.
-#if defined(LM_AMX_EMULATED) || defined(LM_BFMMLA_EMULATED) || defined(LM_PAIRS_EMULATED) ||       \
-    defined(LM_BF16_WIDENED)
-#define LM_TILES_SET 0
-#elif defined(LM_AMX)
-#define LM_TILES_SET 5
-#define LM_TILES_OF_PAIRS
-#elif defined(__AVX512BF16__)
-#define LM_TILES_SET 4
-#define LM_TILES_OF_PAIRS
-#elif defined(__AVX512F__)
-#define LM_TILES_SET 3
-#elif defined(__AVX2__) && defined(__FMA__)
-#define LM_TILES_SET 2
-#elif defined(__x86_64__) && !defined(__AVX__)
-#define LM_TILES_SET 1
-#elif defined(__aarch64__) && defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
-#define LM_TILES_SET 2
-#elif defined(__aarch64__)
-#define LM_TILES_SET 1
-#else
-#define LM_TILES_SET 0
-#endif
-
+// A unit that calls them (set.h) does so by lm_tiles_given, which is set when the unit is loaded.
+// Otherwise it contains the functions itself.
 #if LM_TILES_SET
 typedef struct lm_tile_functions {
-  __typeof__(lm_gemm_f32) *gemm_f32, *gemm_any_f32, *gemm_bf16, *gemm_any_bf16;
+  lm_gemm_function *gemm_f32, *gemm_any_f32, *gemm_bf16, *gemm_any_bf16;
   __typeof__(lm_softmax) *softmax, *softmax_e4m3;
   __typeof__(lm_rescale) *rescale;
   __typeof__(lm_rows_copy) *rows_copy;
@@ -83,7 +58,7 @@ const lm_tile_functions LM_TILES_NAME(LM_TILES_DEFINED) = {
     .sum_t_bf16 = lm_sum_t_bf16,
 #endif
 };
-#elif defined(LM_TILES_GIVEN) && LM_TILES_SET == LM_TILES_GIVEN
+#elif defined(LM_TILES_CALLED)
 const lm_tile_functions *lm_tiles_given;
 #define lm_gemm_f32 lm_tiles_given->gemm_f32
 #define lm_gemm_any_f32 lm_tiles_given->gemm_any_f32
