@@ -1,5 +1,5 @@
 """GPUs: compiling without a GPU, and running on the fake NVIDIA libraries of tests/cuda/fake."""
-import glob, json, math, os, re, shutil, subprocess, sys
+import glob, json, math, os, re, shutil, signal, subprocess, sys, tarfile, time
 
 import numpy as np
 
@@ -896,9 +896,18 @@ def bare_machine(run, build):
     return [sys.executable, script, "--fake", os.path.abspath(os.path.join(build, "fake"))]
 
 
+def without(archive, name):
+    """removes a file from it"""
+    with tarfile.open(archive) as old, tarfile.open(archive + ".new", "w:gz", compresslevel=1) as new:
+        for member in old:
+            if member.name != name:
+                new.addfile(member, old.extractfile(member))
+    os.replace(archive + ".new", archive)
+
+
 def packed_alone(run):
     """the packed programs find all but the system's libraries in their folder, without development packages"""
-    folder = run.path("copy/build/gpu-check")
+    folder = run.path("copy/build/gpu-check/unpacked")
     out = subprocess.run(["ldd", f"{folder}/lmc"], capture_output=True, text=True, env={"LD_LIBRARY_PATH": f"{folder}/lib"}).stdout
     found = dict(re.findall(r"(\S+) => (\S+)", out))
     check(found and all(at.startswith(folder) or name.startswith(("libc.", "libm.", "libgcc_s.", "libstdc++.")) for name, at in found.items()), out)
@@ -911,12 +920,12 @@ def test_gpu_check(run):
     if not os.path.exists(os.path.join(build, "gpu_attend_check")):
         raise Skip("not built")
     command, env = bare_machine(run, build), {"PATH": run.path("bin"), "HOME": run.path("home"), "OUT": run.path("out")}
-    packed_alone(run)
-    os.remove(run.path("copy/build/gpu-check/gpu_random_check"))
+    without(run.path("copy/build/gpu-check/pack.tar.gz"), "gpu_random_check")
     p = subprocess.run([*command, *([] if run.nightly else ["--only", "kernels"])], capture_output=True, text=True, env=env)
     parts = [json.loads(line) for line in p.stdout.splitlines() if line.startswith("{")]
     check(p.returncode == 1 and [x["part"] for x in parts] == [1, 2, 3] and all(len(json.dumps(x)) < 500 for x in parts), p.stdout + p.stderr)
     check([x["failed"] for x in parts] == [["random kernels"], [], []], p.stdout + p.stderr)
+    packed_alone(run)
     check(sorted(os.listdir(run.path("out"))) == [f"gpu-check-{i}.{kind}" for i in (1, 2, 3) for kind in ("json", "log")], str(os.listdir(run.path("out"))))
     checks = json.load(open(run.path("out/gpu-check-1.json")))["checks"]
     check(checks["GEMMs"]["ok"] and checks["kernels"]["ok"] and not checks["random kernels"]["ok"], str(checks))
@@ -930,3 +939,40 @@ def test_wrong_case(run):
     command = [sys.executable, f"{ROOT}/scripts/gpu-check", "1", "--build", os.path.abspath(os.path.dirname(run.lmc)), "--only", "attention", "--fake"]
     p = subprocess.run(command, capture_output=True, text=True, env=env)
     check(p.returncode == 1 and re.search(r"^f32, biased: .*micro: kernel .*CUDA_ERROR_ILLEGAL_ADDRESS", p.stdout, re.M), p.stdout + p.stderr)
+
+
+HANGS = """#!/bin/sh
+case "$1" in
+doctor) echo '[%s]' ;;
+*) sleep 100 ;;
+esac
+""" % ", ".join('{"name": "%s", "found": true, "what": "a GPU"}' % n for n in ("cuda driver", "nvrtc", "cublaslt", "gpu"))
+
+
+def test_check_ended(run):
+    """gpu-check ends a program whose time is over, and all of them at a signal, with all files; what Python lacks is skipped"""
+    for name, text in ("lmc", HANGS), ("python", f'#!/bin/sh\nexec {sys.executable} -S -E "$@"\n'):
+        os.chmod(run.write(f"build/{name}", text), 0o755)
+    command = [sys.executable, f"{ROOT}/scripts/gpu-check", "1", "--build", run.path("build"), "--python", run.path("build/python"), "--fake", run.path("none")]
+    env, log = {**os.environ, "OUT": run.path("out")}, run.path("out/gpu-check-1.log")
+
+    def checks():
+        return json.load(open(run.path("out/gpu-check-1.json")))
+
+    p = subprocess.run([*command, "--seconds", "4"], capture_output=True, text=True, env=env)
+    last = json.loads(p.stdout.splitlines()[-1])
+    check(p.returncode == 1 and last["failed"] == ["headline"] and "profile" in last["skipped"], p.stdout + p.stderr)
+    check(checks()["running"] is None and checks()["checks"]["profile"]["ok"] is None and "not done in" in open(log).read(), p.stdout)
+    p = subprocess.run([*command, "--seconds", "60", "--only", "references"], capture_output=True, text=True, env=env)
+    check(p.returncode == 0 and "has no numpy" in p.stdout, p.stdout + p.stderr)
+
+    p = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
+    while "machine" not in p.stdout.readline():
+        pass
+    while "begins: " + run.path("build/lmc bench") not in open(log).read():
+        time.sleep(0.05)
+    check(checks()["running"] == "headline" and checks()["checks"]["machine"]["ok"], "the file of a check that is killed")
+    p.send_signal(signal.SIGTERM)
+    last = json.loads(p.communicate(timeout=60)[0].splitlines()[-1])
+    check(p.returncode == 1 and last["failed"] == ["headline"] and not last["ok"], str(last))
+    check("ended by a signal" in open(log).read(), "the program that ran is in the log")
