@@ -13,13 +13,16 @@
 // Each element is the sum of the same terms in the same order, so gradients keep their bits. Gain:
 // two launches of a few microseconds for each iteration. Declines: targets without launch cost,
 // unless the pass is forced; sums with other users; accums that do not visit each index of the
-// stacked axis once; terms that depend on the loop otherwise. Cost: the chunks of all iterations in
-// memory, as many of each sum as its kernel has: lm_target_choices.chunks, or one for each block of
-// attention's backward pass.
+// stacked axis once; terms that depend on the loop otherwise; sums whose chunks of all iterations
+// take more than MOST bytes: attention's backward pass has a chunk for each block, so that their
+// number grows with that of positions. Cost: these chunks in memory, as many of each sum as its
+// kernel has: lm_target_choices.chunks, or those of attention.
 #include <string.h>
 
 #include "compiler/passes/pass.h"
 #include "compiler/passes/rewrite.h"
+
+static const int64_t MOST = 256 << 20;
 
 typedef struct deferral {
   lm_module *m;
@@ -64,6 +67,11 @@ static bool visits_all(const deferral *d, const lm_op *accum) {
   int64_t step = accum->attr.imm[2 * last + 1];
   bool all = (first == 0 && step == 1) || (first == n - 1 && step == -1);
   return all && n > 1 && n == lm_axis_size(d->m, g->type.axis[last]);
+}
+
+static bool is_small(const deferral *d, const lm_value *chunks) {
+  int64_t bytes = lm_type_elements(d->m, chunks->type) * lm_dtype_bytes(LM_F32);
+  return bytes <= MOST / d->loop->attr.imm[0];
 }
 
 // The sum behind the loop, with the stacked axes that the accum no longer indexes.
@@ -118,7 +126,7 @@ static void region_visit(deferral *d, lm_region *r) {
       next = op->next;
       lm_value *chunks =
           op->code == LM_OP_ACCUM && visits_all(d, op) ? chunks_of(d, op->in[op->n_in - 1]) : NULL;
-      if (chunks)
+      if (chunks && is_small(d, chunks))
         defer(d, op, chunks);
     }
   }
