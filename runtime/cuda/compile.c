@@ -271,13 +271,15 @@ static bool warned(const char *log, const char *what, const char *quoted) {
 }
 
 static void log_read(const char *log, const char *name, lm_cuda_kernel *k) {
-  char quoted[64];
+  static const char ENTRY[] = "Compiling entry function";
+  char quoted[64], entry[sizeof quoted + sizeof ENTRY];
   snprintf(quoted, sizeof quoted, "'%s'", name);
+  snprintf(entry, sizeof entry, "%s %s", ENTRY, quoted);
   k->hindered = warned(log, "serialized", quoted) || warned(log, "setmaxnreg ignored", quoted);
-  const char *from = strstr(log, quoted);
+  const char *from = strstr(log, entry); // behind warnings that name it too
   if (!from)
     return;
-  const char *end = strstr(from, "Compiling entry function");
+  const char *end = strstr(from + 1, ENTRY);
   if (!end)
     end = from + strlen(from);
   k->registers = number_before(from, end, " registers");

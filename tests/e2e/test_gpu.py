@@ -750,6 +750,23 @@ def test_slow_kernels(run):
     check(re.search(r"\na[0-9a-f]{16}: warning: NVRTC serialized", table), table)
     code = json.loads(fake("compile", file, "--target", "cuda", "--json", **how))["machine_code"]
     check([k["serialized"] for k in code] == [k["kernel"][0] == "a" for k in code], str(code))
+    check(all(k["registers"] == 168 for k in code if k["serialized"]), "registers, behind the warnings")
+
+
+def test_older_nvrtc(run):
+    """nightly: the kernels of warpgroups by the NVRTC that PyTorch has brought, which may be older than the machine's"""
+    python = os.environ.get("LMC_HF_PYTHON", sys.executable)
+    where = subprocess.run([python, "-c", "import nvidia.cuda_nvrtc as n; print(*n.__path__)"], capture_output=True, text=True).stdout.strip()
+    found = glob.glob(f"{where}/lib/libnvrtc*.so.12*") if where else []
+    if not run.nightly or not found:
+        raise Skip("nightly, with NVRTC 12 of PyTorch")
+    os.makedirs(run.path("nvrtc"))
+    for file in found:
+        os.symlink(file, run.path("nvrtc", os.path.basename(file).replace("libnvrtc.so.12", "libnvrtc.so.13")))     # which is tried first
+    env = {"LD_LIBRARY_PATH": run.path("nvrtc"), "LMC_CACHE": run.path("cache")}
+    code = json.loads(run("compile", f"{ROOT}/examples/bench-180m.lm", "--target", "sm_90a", "--json", env=env))["machine_code"]
+    wide = [k for k in code if k["threads"] == 384]
+    check(len(wide) == 7 and all(k["registers"] == 168 and not k["serialized"] and not k["spilled"] for k in wide), str(wide))
 
 
 def test_no_driver(run):
