@@ -262,13 +262,14 @@ static void put_step(const cuda_gemm *x, lm_buf *b) {
                 DEPTH, x->width * DEPTH);
 }
 
-// The first step of a tile overwrites the sums, but NVRTC up to 12.8 serializes GEMMs whose sums have
-// no value before (C7515).
+// The first step of a tile overwrites the sums, but NVRTC up to 12.8 serializes GEMMs whose sums
+// have no value before (C7515).
 static void put_consumer(const cuda_gemm *x, const char *results, lm_buf *b) {
   lm_buf_printf(b,
-                "lm_registers_more(%d);\nconst int32_t group = lm_thread() / %d, lane = "
-                "lm_thread() %% 32;\nfloat x[%d][4] = {{0}};\nint32_t stage = 0, steps = 0;\nuint32_t "
-                "parity = 0;\nif (group == 1) lm_pingpong_wait(1);\n",
+                "lm_registers_more(%d);\n"
+                "const int32_t group = lm_thread() / %d, lane = lm_thread() %% 32;\n"
+                "float x[%d][4] = {{0}};\nint32_t stage = 0, steps = 0;\nuint32_t parity = 0;\n"
+                "if (group == 1) lm_pingpong_wait(1);\n",
                 is_grouped(x) ? 232 : 240, GROUP, x->width / 8);
   put_tiles(x, b);
   put_steps(x, b);

@@ -104,8 +104,8 @@ static void kernel_describe(const char *name, int n_name, const char *params, in
   lm_buf_free(&call);
 }
 
-// What ptxas of NVRTC 12.8 says about a kernel of attention: warnings, each of them twice, before
-// what it says about all kernels.
+// The report of ptxas of NVRTC 12.8 about a kernel of attention: warnings, each of them twice, in
+// front of the reports of all kernels.
 static void serialization_report(const char *name, int n, lm_buf *warnings, lm_buf *log) {
   const char *how = getenv("FAKE_CUDA");
   if (!how || !strstr(how, "serialized") || name[0] != 'a')
