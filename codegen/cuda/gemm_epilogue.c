@@ -277,6 +277,7 @@ static void sum_put(cuda_emit *e, const cuda_gemm *x, const lm_op *op) {
     index_of(e, op->in[0]->type, column_of(e, part), ix);
     lm_gen_text text = lm_gen_pull(&e->g, op->in[0], ix);
     lm_gen_statement(&e->g, ELEMENT, "s%u += %s;", op->mark, text.text);
+    lm_gen_count_addition(&e->g, text.text, ELEMENT);
   }
   pairs_end(e, x);
   lm_gen_statement(&e->g, HEAD, "s%u = lm_team_sum_f32(s%u, %s, 4);", op->mark, op->mark, mask);
