@@ -45,6 +45,8 @@ typedef struct cpu_emit {
   // state of the whole kernel
   int64_t workspace[LM_KERNEL_WORKSPACES];
   int n_workspaces;
+  int64_t stack_bytes; // of arrays on the stack
+  int64_t part_bytes;  // of the arrays of a point in the workspace
 } cpu_emit;
 
 // ---- nest.c: loops

@@ -127,9 +127,22 @@ static void put_operands(cpu_emit *e, lm_buf *b) {
       lm_buf_printf(b, "const int64_t n%d = var[%d];\n", i, i);
 }
 
-// Row buffers: small ones are on the stack, others in the workspace with one row for each point.
+// An array of a point: on the stack, as long as all of them have at most STACK_BYTES there, else in
+// its part of the workspace. Returns true if it is on the stack.
+static bool array_place(cpu_emit *e, const char *type, const char *name, int64_t bytes, lm_buf *b) {
+  enum {
+    LINE = 64
+  };
+  if (e->stack_bytes + bytes <= STACK_BYTES) {
+    e->stack_bytes += bytes;
+    return true;
+  }
+  lm_buf_printf(b, "%s *%s = (%s *)(part + %lld);\n", type, name, type, (long long)e->part_bytes);
+  e->part_bytes += (bytes + LINE - 1) / LINE * LINE;
+  return false;
+}
+
 static void put_rows(cpu_emit *e, lm_buf *b, lm_buf *in_loop) {
-  int64_t stack = 0;
   for (uint32_t i = 0; i < e->g.s->n_nodes; i++) {
     const lm_node *n = &e->g.s->nodes[i];
     if (!cpu_held_in_row(e, n))
@@ -139,19 +152,21 @@ static void put_rows(cpu_emit *e, lm_buf *b, lm_buf *in_loop) {
     bool wide = cpu_row_is_wide(e, n);
     int64_t bytes = elements * (t == LM_F64 || wide ? 8 : 4);
     const char *type = wide ? "double" : lm_gen_held_type(t);
-    stack += bytes;
-    if (stack <= STACK_BYTES || e->n_workspaces == LM_KERNEL_WORKSPACES) {
-      lm_buf_printf(b, "%s h%u[%lld] __attribute__((aligned(64)))", type, i, (long long)elements);
-      lm_gen_type_note(&e->g, b, lm_kernel_inner(e->g.kernel, n->op->out[0]->type));
+    if (!array_place(e, type, lm_arena_printf(e->g.arena, "h%u", i), bytes, in_loop))
       continue;
-    }
-    stack -= bytes;
-    e->workspace[e->n_workspaces] = bytes * max_points(e);
-    lm_buf_printf(in_loop, "%s *h%u = (%s *)buf[%d] + point * %lld;\n", type, i, type,
-                  (int)(e->g.kernel->n_in + e->g.kernel->n_out) + e->n_workspaces,
-                  (long long)elements);
-    e->n_workspaces++;
+    lm_buf_printf(b, "%s h%u[%lld] __attribute__((aligned(64)))", type, i, (long long)elements);
+    lm_gen_type_note(&e->g, b, lm_kernel_inner(e->g.kernel, n->op->out[0]->type));
   }
+}
+
+// The workspace for the arrays of points that are not on the stack.
+static void put_part(cpu_emit *e, lm_buf *b) {
+  if (!e->part_bytes)
+    return;
+  lm_buf_printf(b, "char *const part = buf[%d] + point * %lld;\n",
+                (int)(e->g.kernel->n_in + e->g.kernel->n_out) + e->n_workspaces,
+                (long long)e->part_bytes);
+  e->workspace[e->n_workspaces++] = e->part_bytes * max_points(e);
 }
 
 // The elements of the sums c of a chunk in result i; 0 if it has no sums.
@@ -162,7 +177,7 @@ static int64_t chunk_elements(const cpu_emit *e, uint32_t i) {
   return lm_type_elements(e->g.m, t) / lm_axis_size(e->g.m, t.axis[0]);
 }
 
-// True if the sums of a chunk in result i are added in double, on the stack.
+// True if the sums of a chunk in result i are added in double, outside of the result.
 static bool chunk_is_wide(const cpu_emit *e, uint32_t i) {
   return e->g.kernel->out[i]->type.dtype == LM_F32 && chunk_elements(e, i) <= WIDE_CHUNK;
 }
@@ -172,13 +187,16 @@ static void put_sums_zero(cpu_emit *e, lm_buf *b) {
     long long n = chunk_elements(e, i);
     if (!n)
       continue;
-    if (chunk_is_wide(e, i)) {
-      lm_buf_printf(b, "double c%u[%lld] __attribute__((aligned(64))) = {0};\n", i, n);
+    const char *name = lm_arena_printf(e->g.arena, "c%u", i);
+    bool wide = chunk_is_wide(e, i);
+    if (wide && array_place(e, "double", name, n * 8, b)) {
+      lm_buf_printf(b, "double %s[%lld] __attribute__((aligned(64))) = {0};\n", name, n);
       continue;
     }
     const char *type = lm_gen_memory_type(e->g.kernel->out[i]->type.dtype);
-    lm_buf_printf(b, "%s *c%u = r%u + point * %lld;\n", type, i, i, n);
-    lm_buf_printf(b, "for (int64_t z = 0; z < %lld; z++) c%u[z] = 0;\n", n, i);
+    if (!wide)
+      lm_buf_printf(b, "%s *%s = r%u + point * %lld;\n", type, name, i, n);
+    lm_buf_printf(b, "for (int64_t z = 0; z < %lld; z++) %s[z] = 0;\n", n, name);
   }
 }
 
@@ -217,12 +235,11 @@ static void put_coordinates(cpu_emit *e, lm_buf *b, const char *p) {
   }
 }
 
-static void put_points(cpu_emit *e, lm_buf *b, const char *rows) {
+static void put_points(cpu_emit *e, lm_buf *b, const char *arrays) {
   lm_buf_puts(b, "for (int64_t point = lo; point < hi; point++) {\n");
-  lm_buf_puts(b, rows);
+  lm_buf_puts(b, arrays);
   bool sums = e->g.kernel->attr.n_to;
   if (sums) {
-    put_sums_zero(e, b);
     lm_buf_puts(b, "const int64_t points = 1");
     for (int g = 0; g < e->n_groups; g++)
       lm_buf_printf(b, " * (%s)", group_extent(e, g));
@@ -247,12 +264,15 @@ static void put_points(cpu_emit *e, lm_buf *b, const char *rows) {
 // ---- text
 
 static void put_function(cpu_emit *e, lm_buf *out) {
-  lm_buf head = {0}, rows = {0}, text = {0};
+  lm_buf head = {0}, part = {0}, arrays = {0}, text = {0};
   if (e->scan)
     e->workspace[e->n_workspaces++] = lm_gen_scan_workspace(e->g.m, e->scan);
-  put_rows(e, &head, &rows);
+  put_rows(e, &head, &arrays);
+  put_sums_zero(e, &arrays);
+  put_part(e, &part);
+  lm_buf_add(&part, arrays.p, arrays.n);
   lm_buf points = {0};
-  put_points(e, &points, rows.n ? rows.p : "");
+  put_points(e, &points, part.n ? part.p : "");
   lm_buf_puts(&text, "(char *const *buf, const int64_t *var, int64_t lo, int64_t hi) {\n");
   put_operands(e, &text);
   lm_buf_add(&text, head.p, head.n);
@@ -260,7 +280,8 @@ static void put_function(cpu_emit *e, lm_buf *out) {
   lm_buf_puts(&text, "}\n");
   lm_gen_indent(text.p, out);
   lm_buf_free(&head);
-  lm_buf_free(&rows);
+  lm_buf_free(&part);
+  lm_buf_free(&arrays);
   lm_buf_free(&points);
   lm_buf_free(&text);
 }

@@ -497,6 +497,61 @@ static void run_case(const char *name, const char *text, double tolerance, int k
   exit(1);
 }
 
+// ---- the stack
+
+enum {
+  SUMS = 15,
+  STACK_MOST = 256 << 10 // bytes, as in codegen/cpu/kernel.c
+};
+
+// The bytes of the arrays that a kernel declares: "TYPE NAME[N] __attribute__".
+static long stack_bytes(const char *source) {
+  long bytes = 0;
+  for (const char *at = source; (at = strstr(at, "] __attribute__")); at++) {
+    const char *open = at, *line = at;
+    while (*open != '[')
+      open--;
+    while (line > source && line[-1] != '\n')
+      line--;
+    bytes += strtol(open + 1, NULL, 10) * (strncmp(line + strspn(line, " "), "double", 6) ? 4 : 8);
+  }
+  return bytes;
+}
+
+static void stack_check(const lm_plan *plan) {
+  long most = 0;
+  for (int i = 0; i < plan->n_kernels; i++) {
+    long bytes = stack_bytes(plan->kernels[i].source);
+    most = bytes > most ? bytes : most;
+  }
+  CHECK(most <= STACK_MOST);
+  CHECK(most > STACK_MOST / 2); // some arrays are found
+}
+
+// Column sums of 2048 elements, which are added in double, and rows of the same size: together they
+// are more than a kernel has on the stack.
+static void test_stack(void) {
+  lm_buf text = {0};
+  lm_buf_puts(&text, HEAD "axis b = 80, d = 2048\nfunc @f(%x: f32[b, d], %y: f32[b, d]) -> (");
+  for (int i = 0; i < SUMS; i++)
+    lm_buf_printf(&text, "s%d: f32[d], ", i);
+  lm_buf_puts(&text, "z: f32[b, d]) {\n  %m = max %x over(d)\n  %u = sub %x, %m\n"
+                     "  %e = exp %u\n  %q = sum %e over(d)\n  %p = div %e, %q\n"
+                     "  %w = mul %p, %y\n  %t = sum %w over(d)\n  %g = sub %w, %t\n"
+                     "  %h = tanh %g\n  %n = max %h over(d)\n  %v = sub %h, %n\n");
+  for (int i = 0; i < SUMS; i++)
+    lm_buf_printf(&text,
+                  "  %%k%d = const %d : f32\n  %%a%d = mul %%v, %%k%d\n  %%b%d = mul %%a%d, %%y\n"
+                  "  %%s%d = sum %%b%d over(b)\n",
+                  i, i + 1, i, i, i, i, i, i);
+  lm_buf_puts(&text, "  return ");
+  for (int i = 0; i < SUMS; i++)
+    lm_buf_printf(&text, "%%s%d, ", i);
+  lm_buf_puts(&text, "%v\n}\n");
+  run_both(text.p, &(run_options){.name = "stack", .tolerance = 1e-5, .plan = stack_check});
+  lm_buf_free(&text);
+}
+
 static void test_dynamic(void) {
   static const int64_t extents[][2] = {{20, 40}, {1, 1}, {7, 40}, {20, 13}, {3, 29}};
   for (size_t i = 0; i < LM_COUNT(extents); i++) {
@@ -530,5 +585,7 @@ int main(int argc, char **argv) {
     return 0;
   run_case("workspace", workspace_case, 1e-6, 0, false);
   test_dynamic();
+  if (!RUN_IS_GPU)
+    test_stack();
   return 0;
 }
