@@ -80,6 +80,27 @@ def test_proofs(run):
         check((found["file"] is None) == proved, f"{mask}: {found}")
 
 
+SCALED = (
+    "softmax(scores * e ^ -0.5, s)",
+    "softmax(scores / 16, s)",
+    "softmax(0.5 * (scores + 3), s)",
+    "exp((scores - max(scores, s)) * 4)",
+)
+
+
+def test_scaled_scores(run):
+    """Masked scores stay masked when they are multiplied by a positive constant."""
+    for weights in SCALED:
+        text = model("p >= ps & same").replace("attention, xent", "softmax, xent").replace(
+            "attention(dot(x, wq, d), ks, vs, mask)", f"dot({weights}, vs, s)").replace(
+            "    return dot(x", "    let scores = select(mask, dot(dot(x, wq, d), ks, e), -1e30)\n    return dot(x")
+        code, err, found = causality(run, text)
+        check(code == 0 and found["proved"] == found["relations"], f"{weights}: {found} {err}")
+    for factor in ("-0.5", "0"):
+        code, err, _ = causality(run, text.replace("* 4", f"* {factor}"))
+        check(code == 1, f"{factor}: {err}")
+
+
 def drawn(draw, depth):
     """A random condition, and a function of the position, that of the history and whether the document is the same."""
     c = draw.randrange(1, 7)

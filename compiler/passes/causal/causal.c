@@ -15,6 +15,8 @@
 // exists, an operation of the logits that combines positions in another way (a sum over t, a shift
 // along t, an iota along t) is an error too, because one position at a time gives another result.
 #include "compiler/passes/causal/causal.h"
+#include "compiler/ops/interface.h"
+#include "compiler/passes/rewrite.h"
 #include "runtime/base/diag_code.h"
 
 #include <math.h>
@@ -92,10 +94,40 @@ static void refuse_mixed(probe *p, const lm_op *op, const leak *at) {
                "history(seg, t -> s)");
 }
 
-static void refuse_later(probe *p, const lm_op *op, const leak *at) {
+// The constant with which a select hides scores, but that a score may be below; 0: there is none.
+static double weak_mask(const lm_value *v, int depth) {
+  const double LEAST = -100; // constants above this are scores
+  const lm_op *op = v->def;
+  double c = 0;
+  if (!op || !depth || !lm_op_has(op, LM_T_ELEMENTWISE))
+    return 0;
+  for (uint32_t i = 0; i < op->n_in; i++) {
+    const lm_value *x = op->in[i];
+    while (lm_op_is(x, LM_OP_EXPAND) || lm_op_is(x, LM_OP_CAST))
+      x = x->def->in[0];
+    if (op->code == LM_OP_SELECT && lm_const_of(x, &c) && c > LM_NEVER && c < LEAST)
+      return c;
+    c = weak_mask(x, depth - 1);
+    if (c != 0)
+      return c;
+  }
+  return 0;
+}
+
+static void note_weak_mask(probe *p, lm_diag *d, const lm_value *v) {
+  enum {
+    MAX_DEPTH = 6
+  };
+  double c = weak_mask(v, MAX_DEPTH);
+  if (d && c != 0)
+    lm_diag_note(p->c, d, (lm_loc){0}, "the scores are masked with %g, but a score may be less", c);
+}
+
+static void refuse_later(probe *p, const lm_op *op, const lm_value *v, const leak *at) {
   lm_diag *d = refuse_ahead(p, op);
   lm_diag_note(p->c, d, (lm_loc){0}, "position %.0f of a document depends on its position %.0f",
                p->pos[at->t], p->pos[at->s]);
+  note_weak_mask(p, d, v);
   lm_diag_help(p->c, d, "%s", mask_help);
 }
 
@@ -108,7 +140,7 @@ static void refuse_leak(probe *p, const lm_op *op, const lm_value *v, const leak
   else if (hidden && hidden[at->t])
     refuse_hidden(p, op, at);
   else if (at->same_document)
-    refuse_later(p, op, at);
+    refuse_later(p, op, v, at);
   else
     refuse_mixed(p, op, at);
 }
@@ -200,7 +232,8 @@ static void check_past(probe *p, const lm_op *op, bool proved) {
       return;
   }
   LM_ASSERT(!proved);
-  refuse_leak(p, op, from, &at);
+  if (!p->lost)
+    refuse_leak(p, op, from, &at);
   if (!is_dot)
     lm_fact(p, op->in[0])->refused = true;
 }
@@ -298,6 +331,7 @@ static void check_op(probe *p, const lm_op *op) {
   }
   if (lm_probe_over(op, p->is_history)) {
     op->code == LM_OP_CONCAT ? refuse_joined(p, op) : refuse_by_number(p, op);
+    p->lost = true;
     return;
   }
   if (lm_probe_over(op, p->is_position) && !(op->code == LM_OP_WINDOW && looks_back(p, op)))

@@ -4,8 +4,9 @@
 #include "compiler/eval/eval.h"
 #include "compiler/passes/pass.h"
 
-#define LM_NEVER (-1e29) // upper bound of a masked score
-#define LM_LARGE 1e20    // unknown values are assumed to be smaller than this factor
+// Upper bound of a masked score, which may be -1e30 times a factor such as 1 / sqrt(d).
+#define LM_NEVER (-1e25)
+#define LM_LARGE 1e20 // unknown values are assumed to be smaller than this factor
 
 // A value is either known as a whole (`known`), or has cells. A cell is the constant that the value
 // holds at one position t and one position s of the history, for every index of the other axes;
@@ -71,6 +72,7 @@ typedef struct probe {
   bool whole;        // positions may depend on their whole document: the output of `encode`
   int64_t *
       last; // by t: the last position that t may depend on: t, or the end of its prompt or document
+  bool lost;             // positions of the history were moved, which is reported
   bool left_out;         // a constant has no positions around it on the row
   bool selects_document; // a select along the positions depends on the column of documents
   const lm_op **shifts;  // operations that move elements to later positions
@@ -110,6 +112,9 @@ double lm_fact_cell(const probe *p, const lm_value *v, int64_t t, int64_t s);
 // Records p->proofs of the operation's result.
 void lm_fact_prove(probe *p, const lm_op *op);
 
+// Records p->sketches of the operation's results, from their facts.
+void lm_mask_note(probe *p, const lm_op *op);
+
 // ---- causal_scan.c
 // Records p->proofs of the values in the region of a scan, from the facts of its operands.
 void lm_scan_prove(probe *p, const lm_op *scan);
@@ -124,8 +129,6 @@ bool lm_mask_shows(const probe *p, const lm_value *scores, int64_t t);
 // that is W or more before t in its document; 0: none is known. For functions of decoding, whose
 // values are `unknown` in p->sketches; of their facts `large` alone is read.
 int64_t lm_mask_back(probe *p, const lm_op *op, int64_t most);
-// Records p->sketches of the operation's results, from their facts.
-void lm_mask_note(probe *p, const lm_op *op);
 
 // ---- causal_reach.c: which positions each value depends on
 // Reports values of the logits that depend on later positions or on other documents.

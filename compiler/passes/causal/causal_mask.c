@@ -13,6 +13,7 @@
 #include "compiler/passes/causal/causal.h"
 #include "compiler/ops/interface.h"
 #include "compiler/passes/causal/causal_formula.h"
+#include "compiler/passes/rewrite.h"
 
 #include <math.h>
 
@@ -21,6 +22,9 @@ enum {
 };
 // Positions are below 2^29, so that no sum of two and a constant wraps around.
 static const double LARGEST = 1 << 29;
+// Scores up to LEAST_MASK are masked, since unknown values are smaller than LM_LARGE. A maximum of
+// visible scores is proved to be above VISIBLE.
+static const double LEAST_MASK = -10 * LM_LARGE, VISIBLE = -1000 * LM_LARGE;
 
 // A term that is not linear: idiv or mod of two linear operands.
 typedef struct quotient {
@@ -31,7 +35,8 @@ typedef struct quotient {
 typedef struct prover {
   const probe *p;
   lm_axis t, s;
-  bool itself; // only the pairs with s at t
+  bool itself;  // only the pairs with s at t
+  double never; // scores up to this are masked
   quotient quotients[LM_TERMS_MAX];
   int n_quotients, visits;
 } prover;
@@ -261,7 +266,34 @@ static double bound(prover *x, const lm_value *v) {
   return INFINITY;
 }
 
-// Where the value is a masked score, at most LM_NEVER. at_most: it is none where the formula does
+static const lm_formula *masked(prover *x, const lm_value *v, bool at_most);
+
+// The constant that multiplies op->in[which]; 0: it is none.
+static double factor_of(const lm_op *op, int which) {
+  const lm_value *v = op->in[1 - which];
+  while (lm_op_is(v, LM_OP_EXPAND) || lm_op_is(v, LM_OP_CAST))
+    v = v->def->in[0];
+  if (!lm_op_is(v, LM_OP_CONST) || (op->code == LM_OP_DIV && which == 1))
+    return 0;
+  return op->code == LM_OP_DIV ? 1 / v->def->attr.num : v->def->attr.num;
+}
+
+// A score times a positive constant.
+static const lm_formula *scaled(prover *x, const lm_op *op, bool at_most) {
+  double never = x->never;
+  for (int i = 0; i < 2; i++) {
+    double by = factor_of(op, i);
+    if (!(by > 0 && never / by <= LEAST_MASK))
+      continue;
+    x->never = never / by;
+    const lm_formula *f = masked(x, op->in[i], at_most);
+    x->never = never;
+    return f;
+  }
+  return lm_formula_constant(at_most && bound(x, op->out[0]) >= -never);
+}
+
+// Where the value is a masked score, at most x->never. at_most: it is none where the formula does
 // not hold; else it is one where the formula holds.
 static const lm_formula *masked(prover *x, const lm_value *v, bool at_most) {
   const lm_op *op = v->def;
@@ -275,7 +307,7 @@ static const lm_formula *masked(prover *x, const lm_value *v, bool at_most) {
   if (keeps_elements(x, op))
     return masked(x, op->in[0], at_most);
   switch (op->code) {
-  case LM_OP_CONST: return lm_formula_constant(op->attr.num <= LM_NEVER);
+  case LM_OP_CONST: return lm_formula_constant(op->attr.num <= x->never);
   case LM_OP_SELECT:
     y = masked(x, op->in[1], at_most);
     z = masked(x, op->in[2], at_most);
@@ -288,13 +320,15 @@ static const lm_formula *masked(prover *x, const lm_value *v, bool at_most) {
     y = masked(x, op->in[0], at_most);
     z = masked(x, op->in[1], !at_most);
     return lm_formula_and(a, y, lm_formula_not(a, z));
+  case LM_OP_MUL:
+  case LM_OP_DIV: return scaled(x, op, at_most);
   case LM_OP_MAX:
-    if (x->p->sketches[v->id].visible)
+    if (x->p->sketches[v->id].visible && x->never <= VISIBLE)
       return lm_formula_constant(false);
     break;
   default: break;
   }
-  return lm_formula_constant(at_most && bound(x, v) >= -LM_NEVER);
+  return lm_formula_constant(at_most && bound(x, v) >= -x->never);
 }
 
 static const lm_formula *zero(prover *x, const lm_value *v);
@@ -396,6 +430,7 @@ static prover prover_of(const probe *p, lm_axis t, lm_axis s, bool itself) {
       .t = t,
       .s = s,
       .itself = itself,
+      .never = itself ? VISIBLE : LM_NEVER,
   };
 }
 
@@ -534,54 +569,4 @@ bool lm_mask_shows(const probe *p, const lm_value *v, int64_t t) {
       return true;
   }
   return false;
-}
-
-// ---- notes about the facts, which outlive them
-
-static double most_of(const lm_tensor *x) {
-  double most = 0;
-  for (int64_t i = 0; i < x->n; i++)
-    most = fmax(most, isnan(x->v[i]) ? INFINITY : fabs(x->v[i]));
-  return most;
-}
-
-static bool is_unknown(const probe *p, const fact *f) {
-  for (int64_t i = 0; f->cell && i < p->n_positions * f->width; i++)
-    if (!isnan(f->cell[i]))
-      return false;
-  return !f->known.v;
-}
-
-// A column whose value depends on the document.
-static bool is_documents(const lm_value *v) {
-  return !v->def && v->name && (lm_is_prompt(v) || lm_column_find(v->name) == LM_COLUMN_SEG);
-}
-
-// Carries of a loop may depend on documents from the second iteration on.
-static void note_region(probe *p, const lm_op *op) {
-  for (uint32_t i = 0; i < op->body->n_args; i++)
-    p->sketches[op->body->args[i]->id].by_document =
-        op->body->args[i]->type.dtype == LM_INT || op->body->args[i]->type.dtype == LM_BOOL;
-}
-
-void lm_mask_note(probe *p, const lm_op *op) {
-  lm_axis any;
-  bool by_document = false;
-  for (uint32_t i = 0; i < op->n_in; i++)
-    by_document |= p->sketches[op->in[i]->id].by_document || is_documents(op->in[i]);
-  if (op->body)
-    note_region(p, op);
-  for (uint32_t i = 0; i < op->n_out; i++) {
-    const lm_value *v = op->out[i];
-    const fact *f = lm_fact(p, v);
-    bool moves =
-        lm_probe_has(p->is_position, v->type, &any) || lm_probe_has(p->is_history, v->type, &any);
-    bool unknown = is_unknown(p, f);
-    p->sketches[v->id] = (sketch){.visible = p->sketches[v->id].visible,
-                                  .unknown = unknown,
-                                  .by_document = by_document && !unknown,
-                                  .most = f->known.v && !moves ? most_of(&f->known) : INFINITY};
-  }
-  if (op->code == LM_OP_SELECT && !lm_probe_gridded(p, op->in[0]->type))
-    p->selects_document |= p->sketches[op->in[0]->id].by_document;
 }

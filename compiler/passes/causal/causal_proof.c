@@ -1,5 +1,5 @@
 // causal_proof.c - proofs about one operation of @probe from the facts of causal_cells.c, recorded
-// in the form that causal_reach.c reads after the facts are freed.
+// in the form that causal_reach.c and causal_mask.c read after the facts are freed.
 #include <math.h>
 #include "compiler/passes/causal/causal.h"
 
@@ -117,4 +117,54 @@ void lm_fact_prove(probe *p, const lm_op *op) {
   if (op->code == LM_OP_GATHER && lm_probe_over(op, p->is_position) &&
       lm_probe_has(p->is_position, op->in[1]->type, &t) && !lm_probe_gridded(p, op->in[1]->type))
     prove_index(p, op);
+}
+
+// ---- notes for causal_mask.c
+
+static double most_of(const lm_tensor *x) {
+  double most = 0;
+  for (int64_t i = 0; i < x->n; i++)
+    most = fmax(most, isnan(x->v[i]) ? INFINITY : fabs(x->v[i]));
+  return most;
+}
+
+static bool is_unknown(const probe *p, const fact *f) {
+  for (int64_t i = 0; f->cell && i < p->n_positions * f->width; i++)
+    if (!isnan(f->cell[i]))
+      return false;
+  return !f->known.v;
+}
+
+// A column whose value depends on the document.
+static bool is_documents(const lm_value *v) {
+  return !v->def && v->name && (lm_is_prompt(v) || lm_column_find(v->name) == LM_COLUMN_SEG);
+}
+
+// Carries of a loop may depend on documents from the second iteration on.
+static void note_region(probe *p, const lm_op *op) {
+  for (uint32_t i = 0; i < op->body->n_args; i++)
+    p->sketches[op->body->args[i]->id].by_document =
+        op->body->args[i]->type.dtype == LM_INT || op->body->args[i]->type.dtype == LM_BOOL;
+}
+
+void lm_mask_note(probe *p, const lm_op *op) {
+  lm_axis any;
+  bool by_document = false;
+  for (uint32_t i = 0; i < op->n_in; i++)
+    by_document |= p->sketches[op->in[i]->id].by_document || is_documents(op->in[i]);
+  if (op->body)
+    note_region(p, op);
+  for (uint32_t i = 0; i < op->n_out; i++) {
+    const lm_value *v = op->out[i];
+    const fact *f = lm_fact(p, v);
+    bool moves =
+        lm_probe_has(p->is_position, v->type, &any) || lm_probe_has(p->is_history, v->type, &any);
+    bool unknown = is_unknown(p, f);
+    p->sketches[v->id] = (sketch){.visible = p->sketches[v->id].visible,
+                                  .unknown = unknown,
+                                  .by_document = by_document && !unknown,
+                                  .most = f->known.v && !moves ? most_of(&f->known) : INFINITY};
+  }
+  if (op->code == LM_OP_SELECT && !lm_probe_gridded(p, op->in[0]->type))
+    p->selects_document |= p->sketches[op->in[0]->id].by_document;
 }
