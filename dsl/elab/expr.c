@@ -107,7 +107,7 @@ static el_val eval_index(lm_elab *e, const ast_expr *x) {
   if (a.k == V_ERROR)
     return a;
   if (x->n_args == 1 && x->args[0].kind == ARG_POS && (a.k == V_INSTS || (a.k == V_TUPLE && a.n))) {
-    el_val at = el_eval(e, x->args[0].expr);
+    el_val at = el_as_size(e, el_eval(e, x->args[0].expr));
     if (at.k == V_ERROR || (at.k == V_NUM && !at.known) || el_request_unroll(e, &at))
       return el_error();
     int64_t n = a.k == V_TUPLE ? (int64_t)a.n : a.insts->count;

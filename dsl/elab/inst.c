@@ -11,6 +11,7 @@ enum {
 };
 
 void el_inst_bind(lm_elab *e, el_inst *inst, lm_sym name, el_val v) {
+  v = el_as_size(e, v);
   el_names_add(e, &inst->vals, name, v, false);
   if (v.k != V_NUM || !v.has_size || (v.known && v.num < 1))
     return;
@@ -242,11 +243,16 @@ static bool member_names(lm_elab *e, const ast_decl *d) {
   return unique;
 }
 
+// A size whose value is not known while only checking.
+static el_val symbolic(lm_elab *e, lm_sym name) {
+  return el_sized(lm_size_dim(e->a, name));
+}
+
 static void make_dims(lm_elab *e, el_inst *inst, const ast_member *m) {
   for (uint32_t k = 0; k < m->names.n; k++) {
     el_val v = el_as_size(e, el_inst_eval(e, inst, m->exprs.v[k]));
     if (v.k == V_NUM && !v.known && !v.has_size)
-      v = el_sized(lm_size_dim(e->a, m->names.v[k].text)); // a symbol for the unknown value
+      v = symbolic(e, m->names.v[k].text);
     int64_t whole;
     bool bad =
         v.k != V_NUM || (v.known && (!v.has_size || !lm_size_whole(v.size, &whole) || whole < 1));
@@ -419,7 +425,9 @@ el_inst *el_inst_make(lm_elab *e, const ast_expr *call, const lm_file *file,
     }
     if (v.k == V_ERROR)
       inst->broken = true;
-    el_inst_bind(e, inst, ref.decl->sig.params[k].name.text, v);
+    lm_sym name = ref.decl->sig.params[k].name.text;
+    bool open = v.k == V_NUM && !v.known && !v.has_size;
+    el_inst_bind(e, inst, name, open && names_axis(ref.decl, name) ? symbolic(e, name) : v);
   }
   check_sizes(e, inst);
   if (!inst->broken) {
@@ -467,10 +475,10 @@ el_inst *el_inst_generic(lm_elab *e, ast_decl *d, const lm_file *file) {
     bind_symbolic_rows(e, inst);
   for (uint32_t k = 0; k < d->sig.n_params; k++) {
     lm_sym name = d->sig.params[k].name.text;
-    el_val v = d->sig.params[k].init ? el_inst_eval(e, inst, d->sig.params[k].init)
-                                     : el_sized(lm_size_dim(e->a, name));
+    el_val v =
+        d->sig.params[k].init ? el_inst_eval(e, inst, d->sig.params[k].init) : symbolic(e, name);
     if (v.k == V_NUM && v.has_size)
-      v = el_sized(lm_size_dim(e->a, name));
+      v = symbolic(e, name);
     el_inst_bind(e, inst, name, v);
   }
   return make(e, inst);

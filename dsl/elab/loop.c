@@ -363,7 +363,7 @@ static void report_not_loopable(lm_elab *e, const ast_stmt *st, const el_val *ov
 
 void el_run_for(lm_elab *e, const ast_stmt *st) {
   el_axis *axis = axis_named(e, st->expr);
-  el_val over = axis ? (el_val){.k = V_AXES} : el_eval(e, st->expr);
+  el_val over = axis ? (el_val){.k = V_AXES} : el_as_size(e, el_eval(e, st->expr));
   uint32_t n = st->carry.n;
   int64_t count = 1;
   el_val *carry = LM_NEW_N(e->a, el_val, n + 1);

@@ -84,7 +84,7 @@ typedef struct {
 } side;
 
 el_axis *el_sized_axis(el_call_site c, lm_sym name, const ast_expr *size, lm_loc at) {
-  el_val s = el_eval(c.e, size);
+  el_val s = el_as_size(c.e, el_eval(c.e, size));
   if (s.k == V_ERROR || el_request_unroll(c.e, &s))
     return NULL;
   if (s.k != V_NUM || !s.has_size) {
@@ -302,7 +302,7 @@ el_val p_rename(el_call_site c) {
 static bool int_arg(el_call_site c, uint32_t i, int64_t *out) {
   if (!el_positional(c, i))
     return true;
-  el_val v = el_arg(c, i);
+  el_val v = el_as_size(c.e, el_arg(c, i));
   if (v.k == V_NUM && v.has_size && lm_size_whole(v.size, out))
     return true;
   if (v.k != V_ERROR && !(v.k == V_NUM && !v.known) && !el_request_unroll(c.e, &v))
@@ -359,7 +359,7 @@ el_val p_slice(el_call_site c) {
     return el_error();
   to = given ? NULL : el_axis_lookup(c.e, name);
   if (given) {
-    el_val s = el_eval(c.e, given);
+    el_val s = el_as_size(c.e, el_eval(c.e, given));
     if (s.k != V_NUM || !s.has_size || !lm_size_whole(s.size, &size))
       return s.k == V_ERROR || el_request_unroll(c.e, &s)
                  ? el_error()

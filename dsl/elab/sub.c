@@ -124,7 +124,7 @@ static void report_count(lm_elab *e, const el_inst *inst, const ast_member *m, c
 // The number of elements; 0: reported. While only checking it may be unknown: 1.
 static int64_t read_count(lm_elab *e, el_inst *inst, const ast_member *m, lm_sym path,
                           bool *known) {
-  el_val count = el_inst_eval(e, inst, m->count);
+  el_val count = el_as_size(e, el_inst_eval(e, inst, m->count));
   int64_t n = 1;
   *known = count.known;
   if (count.k != V_NUM || (count.known && (!count.has_size || !lm_size_whole(count.size, &n) ||

@@ -25,7 +25,7 @@ static bool number_read(el_call_site c, const char *name, int64_t least, int64_t
   const ast_arg *a = el_named(c, name);
   if (!a)
     return true;
-  el_val v = el_eval(c.e, a->expr);
+  el_val v = el_as_size(c.e, el_eval(c.e, a->expr));
   if (v.k == V_ERROR || (v.k == V_NUM && !v.known) || el_request_unroll(c.e, &v))
     return false;
   if (v.k == V_NUM && v.has_size && lm_size_whole(v.size, out) && *out >= least &&
@@ -61,14 +61,17 @@ static el_axis *side_axis(el_call_site c, const ast_arg *a, lm_sym *out_name, bo
   return x;
 }
 
-static bool report_size(el_call_site c, const window *w, const ast_arg *to, int64_t size) {
-  int64_t whole = 0;
-  el_val from = el_sized(w->from->size);
-  lm_size_whole(w->to ? w->to->size : w->from->size, &whole);
-  lm_diag *d = EL_ERR(c.e, to->loc, E0F9, (long long)w->n, w->from->name, el_show(c.e, &from),
-                      (long long)size);
+static const char *size_text(el_call_site c, lm_size size) {
+  el_val v = el_sized(size);
+  return el_show(c.e, &v);
+}
+
+static bool report_size(el_call_site c, const window *w, const ast_arg *to, lm_size size) {
+  lm_diag *d = EL_ERR(c.e, to->loc, E0F9, (long long)w->n, w->from->name,
+                      size_text(c, w->from->size), size_text(c, size));
   if (w->to)
-    lm_diag_note(c.e->c, d, (lm_loc){0}, "axis '%s' has %lld", w->to->name, (long long)whole);
+    lm_diag_note(c.e->c, d, (lm_loc){0}, "axis '%s' has %s", w->to->name,
+                 size_text(c, w->to->size));
   if (w->to == w->from && w->stride == 1)
     lm_diag_help(c.e->c, d, "before + after must be %lld to keep the size",
                  (long long)(w->dilate * (w->n - 1)));
@@ -85,7 +88,7 @@ static bool size_find(el_call_site c, const window *w, const ast_arg *to, lm_siz
   if (!lm_size_whole(w->from->size, &n))
     return false;
   if (n + rest < 1)
-    return report_size(c, w, to, 0);
+    return report_size(c, w, to, lm_size_number(c.e->a, 0));
   *out = lm_size_number(c.e->a, (n + rest - 1) / w->stride + 1);
   return true;
 }
@@ -96,7 +99,6 @@ static bool axes_read(el_call_site c, window *w, const ast_arg *arrow) {
   lm_sym name = NULL;
   bool failed;
   lm_size size;
-  int64_t whole = 0;
   if (to->kind != EX_TUPLE || to->n_args != 2) {
     lm_diag *d = EL_ERR(c.e, to->loc, E040);
     lm_diag_help(c.e->c, d, "window(x, t -> (t, k), before = 3): the positions, then the taps");
@@ -112,10 +114,8 @@ static bool axes_read(el_call_site c, window *w, const ast_arg *arrow) {
   if (failed || !size_find(c, w, &to->args[0], &size))
     return false;
   bool fits = !w->to || lm_size_equal(w->to->size, size);
-  if (!fits && lm_size_is_const(size) == lm_size_is_const(w->to->size)) {
-    lm_size_whole(size, &whole);
-    return report_size(c, w, &to->args[0], whole);
-  }
+  if (!fits && lm_size_is_const(size) == lm_size_is_const(w->to->size))
+    return report_size(c, w, &to->args[0], size);
   if (!w->to) {
     w->to = el_axis_new(c.e, name, size, 0);
     el_axis_bind_name(c.e, name, w->to);

@@ -24,6 +24,8 @@ RIGHT = {
         LAYER + "block B(d) { sub ls[i < 3] = L(d); apply(x: real[b, d]) -> real[b, d] { return ls[0](ls[2](x)) } }",
         LAYER + "block B(d, n) { sub ls[i < n] = L(d); apply(x: real[b, d]) -> real[b, d] { return ls[0](ls[1](x)) } }",
         "block B(d) { dim h = d / 2; param w: real[d, h] = zeros; apply(x: real[b, d]) -> real[b, h] { return dot(x, w, d) } }",
+        "block L(d, f) { param w: real[d, f] = ones; apply(x: real[b, d]) -> real[b] { return sum(dot(x, w, d), f) } }\n"
+        "block B(d) { sub l = L(d, floor(d * 0.3)); apply(x: real[b, d]) -> real[b] { return l(x) } }",
     ),
     "declarations": (
         LAYER + "block B(d) { sub p, q = L(d); apply(x: real[b, d]) -> real[b, d] { return p(q(x)) } }",

@@ -97,11 +97,23 @@ def test_text_of_a_definition_that_nothing_reaches(run):
 
 
 SIZED = """import std.nn: xent
-model M(d = 8, vocab = 256, share = 0.5) {
+let steps = (1, 2, 3)
+block L(d, f) {
+  param w: real[d, f] = normal(d ^ -0.5)
+  apply(x: real[b, t, d]) -> real[b, t, d] { return x + dot(dot(x, w, d), w, f) }
+}
+model M(d = 8, vocab = 256, share = 0.25) {
   param embed: real[vocab, d] = normal(0.02)
+  sub one = L(d, d * share)
+  sub more[i < 8 * share] = L(d, d)
   apply(tok: int[b, t], pos: int[b, t], seg: int[b, t]) -> real[b, t, vocab] {
-    let x = gather(embed, tok, vocab)
-    return dot(x + sum(expand(x, c = d * share), c), embed, d)
+    let x = one(gather(embed, tok, vocab))
+    for l in more carry x { x = l(x) }
+    for n in 4 * share carry x { x = x * steps[4 * share] }
+    let (v, w) = split(x, d -> (v = d * share, rest = d * (1 - share)))
+    let y = sum(slice(x, d -> (a = d * share), 4 * share), a) + sum(v, v) + sum(w, rest)
+    let z = max(window(x, d -> (d, k = 8 * share), before = 4 * share), k)
+    return dot(x + expand(y, d) + z + sum(expand(x, c = d * share), c), embed, d)
   }
   loss(bt: Batch[b, t]) -> (f32, f32) { return (sum(xent(apply(bt.tok, bt.pos, bt.seg), bt.next) * bt.w), sum(bt.w)) }
 }
@@ -114,4 +126,5 @@ def test_sizes_from_fractions(run):
     """a size that is computed from fractions is a size if it is whole"""
     run("check", run.write("s.lm", SIZED % 0.25))
     err = run("check", run.write("s.lm", SIZED % 0.3), status=1)
-    check("E0BC" in err and "got 2.4" in err, err)
+    check("E09D" in err and "E087" in err and "got 2.4" in err, err)
+    check("E041" not in err, err)
