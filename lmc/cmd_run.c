@@ -47,7 +47,7 @@ static const lm_opt options[] = {
      .kind = LM_OPT_MAYBE,
      .value = "FILE",
      .help = "writes a timeline of kernels for ui.perfetto.dev (profile.json in the run's folder)"},
-    {.name = "quiet", .letter = 'q', .kind = LM_OPT_FLAG, .help = "prints nothing but errors"},
+    {.name = "quiet", .letter = 'q', .kind = LM_OPT_FLAG, .help = "prints diagnostics only"},
     LM_OPT_PASSES,
     LM_OPT_KERNELS,
     LM_OPT_RECIPE,
