@@ -44,7 +44,7 @@ static lm_finding gpu_find(lm_arena *a, int *out_driver) {
   lm_cuda_device x;
   lm_finding f = {.name = "gpu",
                   .what = "",
-                  .gives = "training on an NVIDIA GPU of compute capability 8.0 to 10.0"};
+                  .gives = "training on an NVIDIA GPU of compute capability 8.0 to 12.1"};
   lm_status s = lm_cuda_device_find(0, &driver, &x);
   lm_buf memory = {0};
   *out_driver = s ? 0 : x.driver;
@@ -52,9 +52,10 @@ static lm_finding gpu_find(lm_arena *a, int *out_driver) {
     lm_show_bytes(&memory, (double)x.target.memory);
     f.found = *x.target.arch != 0;
     f.what = lm_arena_printf(a, "%s, %s, %s, driver for CUDA %d.%d", x.name, memory.p,
-                             *x.target.arch ? x.target.arch : "no code for it", x.driver / 1000,
-                             x.driver % 1000 / 10);
+                             x.target.arch, x.driver / 1000, x.driver % 1000 / 10);
   }
+  if (!s && !f.found)
+    f.gives = lm_arena_printf(a, "%s; %s has %d.%d", f.gives, x.name, x.major, x.minor);
   lm_buf_free(&memory);
   lm_status_free(s);
   return f;

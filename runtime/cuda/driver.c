@@ -68,6 +68,18 @@ static const struct {
                    {10, 3, "sm_103", 8192, 128, 227}, {12, 0, "sm_120", 1024, 128, 99},
                    {12, 1, "sm_120", 1024, 128, 99}};
 
+lm_status lm_cuda_device_check(const lm_cuda_device *x) {
+  lm_buf known = {0};
+  if (*x->target.arch)
+    return NULL;
+  for (size_t i = 0; i < LM_COUNT(generations); i++)
+    lm_buf_printf(&known, "%s%d.%d", i ? ", " : "", generations[i].major, generations[i].minor);
+  lm_status s = lm_fail(LM_ENV, "%s has compute capability %d.%d; there is code for %s", x->name,
+                        x->major, x->minor, known.p);
+  lm_buf_free(&known);
+  return s;
+}
+
 // A GPU that target/known.def does not have, from its clocks.
 static lm_target target_guess(const lm_cuda_device *x, double hertz, double bandwidth) {
   lm_target t = lm_target_any(LM_TARGET_CUDA);

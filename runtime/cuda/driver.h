@@ -60,6 +60,8 @@ typedef struct lm_cuda_device {
 // NCCL_MULTI_RANK_GPU_ENABLE=1 those behind the last one share GPUs. LM_ENV if there is no driver
 // or no such GPU. The driver stays loaded until the process ends.
 lm_status lm_cuda_device_find(int number, lm_cuda_driver *out_driver, lm_cuda_device *out);
+// LM_ENV if there is no code for the GPU.
+lm_status lm_cuda_device_check(const lm_cuda_device *x);
 // NULL for result 0; else LM_ENV with the formatted text and the driver's message for `result`.
 lm_status lm_cuda_check(const lm_cuda_driver *d, int result, const char *fmt, ...) LM_PRINTF(3, 4);
 // Launches a kernel on the stream. early: it may begin before the kernel in front of it has ended;

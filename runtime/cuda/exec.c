@@ -28,9 +28,7 @@ static lm_status context_open(const lm_cuda_driver *d, const lm_cuda_device *x, 
 
 static lm_status device_open(cuda_exec *e, const char *arch, int device) {
   LM_TRY(lm_cuda_device_find(device, &e->d, &e->device));
-  if (!*e->device.target.arch)
-    return lm_fail(LM_ENV, "%s has compute capability %d.%d, which is unsupported", e->device.name,
-                   e->device.major, e->device.minor);
+  LM_TRY(lm_cuda_device_check(&e->device));
   if (arch && *arch && strcmp(arch, e->device.target.arch))
     return lm_fail(LM_ENV, "the plan is compiled for %s, but %s runs code for %s", arch,
                    e->device.name, e->device.target.arch);
@@ -528,9 +526,7 @@ static lm_status find(lm_target *out) {
   lm_cuda_driver driver;
   lm_cuda_device device;
   LM_TRY(lm_cuda_device_find(0, &driver, &device));
-  if (!*device.target.arch)
-    return lm_fail(LM_ENV, "%s has compute capability %d.%d, for which there is no code",
-                   device.name, device.major, device.minor);
+  LM_TRY(lm_cuda_device_check(&device));
   *out = device.target;
   return NULL;
 }

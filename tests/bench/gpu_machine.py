@@ -42,6 +42,7 @@ class Machine:
     def __init__(self, args, part):
         self.args, self.fake, self.end = args, args.fake, time.time()
         self.python, self.children, self.stopped = {}, set(), False
+        self.processes = 1          # at a time on the GPU, of cases
         self.out = os.environ.get("OUT") or os.path.join(PACK, "out")
         os.makedirs(self.out, exist_ok=True)
         self.log, self.lock = open(os.path.join(self.out, f"gpu-check-{part}.log"), "w"), threading.Lock()
@@ -152,7 +153,7 @@ class Machine:
 
     def cases(self, jobs):
         """the output of failing cases; each is (program, arguments…)"""
-        with concurrent.futures.ThreadPoolExecutor(1 if self.fake else 4) as pool:
+        with concurrent.futures.ThreadPoolExecutor(self.processes) as pool:
             return [x for x in pool.map(lambda job: self.case(*job), jobs) if x]
 
     def case_names(self, program):

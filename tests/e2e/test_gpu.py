@@ -721,7 +721,9 @@ def test_failures(run):
     fake, file = Fake(run), tiny(run)
     how = ("run", file, "--target", "cuda", "--out", run.path("run"), "--quiet")
     check("there is no NVIDIA GPU" in fake(*how, how="none", status=2), "no device")
-    check("compute capability 7.5" in fake(*how, how="cc=75", status=2), "an old device")
+    check("Fake GPU has compute capability 7.5; there is code for 8.0, 8.6, " in fake(*how, how="cc=75", status=2), "an old device")
+    gpu = next(x for x in json.loads(run.result("doctor", "--json", env={**fake.env, "FAKE_CUDA": "cc=75"})[1]) if x["name"] == "gpu")
+    check(not gpu["found"] and "of compute capability 8.0 to 12.1; Fake GPU has 7.5" in gpu["what"], str(gpu))
     check("(tried libnvrtc.so.12)" in fake(*how, how="driver=12040", status=2), "a driver that does not support CUDA 13")
     check("knows CUDA 11.8; CUDA 12 is the oldest" in fake(*how, how="driver=11080", status=2), "an old driver")
     for cc, arch in ("103", "sm_103"), ("120", "sm_120"), ("121", "sm_120"):
