@@ -1,6 +1,7 @@
 // target.c - see target.h.
 #include "driver/target.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "codegen/cpu/cpu.h"
@@ -25,12 +26,19 @@ const lm_runtime *lm_target_runtime(const lm_target *t) {
 }
 
 static lm_status unknown(const char *text) {
+  enum {
+    FIRST = 80 // compute capability
+  };
   lm_buf names = {0};
   for (int i = 0; lm_cuda_archs[i]; i++)
     lm_buf_printf(&names, ", %s", lm_cuda_archs[i]);
   for (int i = 0; lm_target_name(i); i++)
     lm_buf_printf(&names, ", %s", lm_target_name(i));
-  lm_status s = lm_fail(LM_USER, "--target is cpu, cuda, native%s, not '%s'", names.p, text);
+  bool old = !strncmp(text, "sm_", 3) && atoi(text + 3) > 0 && atoi(text + 3) < FIRST;
+  lm_status s = lm_fail(LM_USER, "--target is cpu, cuda, native%s, not '%s'%s", names.p, text,
+                        old ? ": kernels need the bf16 and the asynchronous copies of "
+                              "compute capability 8.0"
+                            : "");
   lm_buf_free(&names);
   return s;
 }

@@ -83,7 +83,8 @@ def test_training_kernels(run):
 
 def test_unknown_target(run):
     said = run("compile", small(run), "--target", "sm_20", status=1)
-    check("--target is cpu, cuda, native, sm_80, sm_89, sm_90a, sm_100a, sm_103, sm_120, h100, " in said and "not 'sm_20'" in said, "the error must list the accepted names")
+    check("--target is cpu, cuda, native, sm_80, sm_89, sm_90a, sm_100a, sm_103, sm_120, h100, " in said and "not 'sm_20': kernels need the bf16" in said, "the error must list the accepted names")
+    check("not 'sm_99'" in run("compile", small(run), "--target", "sm_99", status=1).strip().splitlines()[-1][-12:], "no reason that is not one")
 
 
 def test_toolkit_folder(run):
