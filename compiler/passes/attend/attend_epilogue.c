@@ -15,7 +15,7 @@
 // results changes, except for sums over points: each block is a chunk. Saves a launch and the bytes
 // of the gradient for each kernel.
 //
-// Declines: targets that have no attention with such an epilogue (lm_codegen.attend_chunks);
+// Declines: kernels of which the target has no such epilogue (lm_codegen.attend_chunks);
 // gradients with other users; kernels that read something else that is computed behind the
 // attention, other than by pure operations; and what the cost model expects to be slower.
 #include <string.h>
@@ -358,14 +358,42 @@ static void operands_precede(const match *m) {
   }
 }
 
-static bool fuse(const lm_replacement *r, const match *m) {
-  lm_axis chunk[KERNELS];
+// The attention with the kernels of m; NULL: the target has no such epilogues.
+static lm_op *attempt(const lm_replacement *r, const match *m, const lm_axis *chunk) {
   lm_op *copy[KERNELS];
+  lm_op *fused = fused_make(r, m, chunk, copy);
+  if (chunks_set(r, m, fused, chunk, copy))
+    return fused;
+  lm_op_remove(fused);
+  return NULL;
+}
+
+// The same with those kernels that the attention may have if it has no other; m keeps these.
+static lm_op *attempt_some(const lm_replacement *r, match *m, const lm_axis *chunk) {
+  int n = 0;
+  for (int i = 0; i < m->n; i++) {
+    match one = {.attend = m->attend, .reader = {m->reader[i]}, .n = 1};
+    lm_op *fused = attempt(r, &one, chunk);
+    if (!fused)
+      continue;
+    lm_op_remove(fused);
+    m->reader[n++] = m->reader[i];
+  }
+  m->n = n;
+  return n ? attempt(r, m, chunk) : NULL;
+}
+
+static bool fuse(const lm_replacement *r, match *m) {
+  lm_axis chunk[KERNELS];
   for (int i = 0; i < m->n; i++)
     chunk[i] = lm_axis_add(r->m, LM_SYM(r->m->ctx, "chunk"), 1, 0);
   operands_precede(m);
-  lm_op *fused = fused_make(r, m, chunk, copy);
-  if (!chunks_set(r, m, fused, chunk, copy) || !is_profitable(r, m, fused)) {
+  lm_op *fused = attempt(r, m, chunk);
+  if (!fused && m->n > 1)
+    fused = attempt_some(r, m, chunk);
+  if (!fused)
+    return false;
+  if (!is_profitable(r, m, fused)) {
     lm_op_remove(fused);
     return false;
   }
