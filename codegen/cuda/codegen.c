@@ -78,6 +78,10 @@ static void choices_set(lm_target *t) {
   t->choices.attends_one = true;
 }
 
+static bool reads_strided(const lm_op *kernel, uint32_t i) {
+  return cuda_attend_reads_strided(kernel, i) || cuda_mix_reads_strided(kernel, i);
+}
+
 const lm_codegen lm_cuda_codegen = {.choose = choices_set,
                                     .prelude = lm_cuda_prelude_text,
                                     .kernel = cuda_kernel_emit,
@@ -86,13 +90,15 @@ const lm_codegen lm_cuda_codegen = {.choose = choices_set,
                                     .gemm = lm_cuda_gemm_emit,
                                     .gemm_of = lm_cuda_gemm_of_emit,
                                     .omits = cuda_scan_omits,
-                                    .reads_strided = cuda_attend_reads_strided,
+                                    .reads_strided = reads_strided,
                                     .writes_strided = cuda_writes_strided,
                                     .adds = cuda_scatter_adds,
                                     .attends = cuda_attends,
                                     .attend_delta = true,
                                     .attend_chunks = cuda_attend_chunks,
                                     .multiplies = cuda_gemm_is_supported,
+                                    .mixes = cuda_mix_is_supported,
+                                    .mixes_sizes = cuda_mix_sizes,
                                     .epilogue = lm_cuda_epilogue_is_supported,
                                     .scales = lm_cuda_scales,
                                     .may_merge = cuda_may_merge,

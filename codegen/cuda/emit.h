@@ -399,6 +399,13 @@ bool lm_cuda_gemm_of_emit(const lm_plan_options *o, const lm_plan_gemm *g, const
 bool lm_cuda_epilogue_is_supported(const lm_plan_gemm *g);
 bool lm_cuda_scales(const lm_target *t, const lm_plan_gemm *g);
 
+// ---- mix.c: kernels that compute a factor of their dot
+bool cuda_mix_is_supported(const lm_target *t, const lm_op *kernel); // for lm_codegen
+bool cuda_mix_sizes(int64_t rows, int64_t channels);                 // the same
+bool cuda_mix_reads_strided(const lm_op *kernel, uint32_t i);        // the same
+void cuda_mix_emit(const lm_plan_options *o, const lm_op *kernel, lm_arena *arena,
+                   lm_kernel_code *out);
+
 // ---- kernel.c; these two for lm_codegen
 bool cuda_kernel_emit(const lm_plan_options *o, const lm_op *kernel, lm_arena *arena,
                       lm_kernel_code *out);

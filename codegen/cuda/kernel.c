@@ -51,7 +51,8 @@ static bool in_place(const cuda_emit *e, uint32_t operand, uint32_t result) {
 bool cuda_kernel_in_place(const lm_plan_options *o, const lm_op *kernel, uint32_t operand,
                           uint32_t result) {
   const lm_module *m = lm_op_module(kernel);
-  if (kernel->code != LM_OP_KERNEL || cuda_scatter_fits(m, kernel) || lm_kernel_dot(kernel))
+  if (kernel->code != LM_OP_KERNEL || cuda_scatter_fits(m, kernel) || lm_kernel_dot(kernel) ||
+      lm_kernel_mix(kernel))
     return false;
   lm_arena *temporary = lm_arena_create();
   cuda_emit *e = cuda_emit_make(o, kernel, NULL, temporary);
@@ -289,6 +290,10 @@ bool cuda_kernel_emit(const lm_plan_options *o, const lm_op *kernel, lm_arena *a
   const lm_module *m = lm_op_module(kernel);
   if (lm_op_attends(kernel))
     return cuda_attend_emit(o, kernel, arena, out);
+  if (lm_kernel_mix(kernel)) {
+    cuda_mix_emit(o, kernel, arena, out);
+    return true;
+  }
   if (lm_kernel_dot(kernel)) {
     cuda_gemm_emit(o, kernel, arena, out);
     return true;

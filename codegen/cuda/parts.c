@@ -83,7 +83,7 @@ bool cuda_writes_strided(const lm_op *op, uint32_t r) {
   if (lm_op_attends(op))
     return attend_writes(op, r, &part);
   return op->code == LM_OP_KERNEL && !lm_kernel_result_summed(op, r) && !scatters(op) &&
-         !lm_kernel_dot(op);
+         !lm_kernel_dot(op) && !lm_kernel_mix(op);
 }
 
 const int64_t **cuda_part_strides(const lm_op *op, lm_arena *arena) {

@@ -117,9 +117,19 @@ static inline lm_axis lm_grouped_rows(const lm_op *op) {
 static inline bool lm_op_multiplies_rows(const lm_op *op) {
   return op->code == LM_OP_DOT || op->code == LM_OP_GROUPED_DOT;
 }
+// The dot of a kernel, one of whose factors the kernel computes, beside permutations
+// (pass mix_kernels); NULL if there is none.
+static inline lm_op *lm_kernel_mix(const lm_op *op) {
+  lm_op *o = op->code == LM_OP_KERNEL ? op->body->last : NULL;
+  for (; o; o = o->prev)
+    for (uint32_t i = 0; o->code == LM_OP_DOT && i < 2; i++)
+      if (o->in[i]->def && o->in[i]->def->code != LM_OP_PERMUTE)
+        return o;
+  return NULL;
+}
 // The dot that a kernel's body begins with (pass gemm_kernels); NULL if there is none.
 static inline lm_op *lm_kernel_dot(const lm_op *op) {
   lm_op *first = op->code == LM_OP_KERNEL ? op->body->first : NULL;
-  return first && lm_op_multiplies_rows(first) ? first : NULL;
+  return first && lm_op_multiplies_rows(first) && !lm_kernel_mix(op) ? first : NULL;
 }
 #endif

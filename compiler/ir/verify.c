@@ -21,7 +21,8 @@ static bool stage_allows(const lm_module *m, const lm_op *op, lm_buf *why) {
   const lm_op *inside = isolation(op->parent);
   bool kernel = inside && inside->code == LM_OP_KERNEL;
   uint32_t allowed = kernel ? LM_IN_BODY : levels[m->stage] | (inside ? LM_IN_BODY : 0);
-  bool multiplies = kernel && lm_op_multiplies_rows(op) && op == op->parent->first;
+  bool begins = op == op->parent->first && lm_op_multiplies_rows(op);
+  bool multiplies = kernel && (begins || op->code == LM_OP_DOT);
   if (multiplies || lm_op_info_of(op)->stages & allowed)
     return true;
   return kernel ? lm_why(why, "is not allowed in a kernel")

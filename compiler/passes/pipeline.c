@@ -83,6 +83,8 @@ const char *const lm_pipeline[] = {
     "defer_sums",
     "recompute",
     "strided_results",
+    "mix_kernels",
+    "dce",
     "gemm_kernels",
     "dce",
     "bucket",

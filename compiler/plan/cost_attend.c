@@ -157,3 +157,17 @@ lm_cost lm_cost_of_attend(const lm_target *t, const lm_plan_attend *a, double by
     bound = LM_COST_LAUNCH;
   return (lm_cost){t->rates.launch + lm_cost_overlap(busy, memory), bound};
 }
+
+// Its blocks take their GEMMs and instructions as those of attention do, all equally many.
+lm_cost lm_cost_of_mix(const lm_target *t, const lm_cost_mix *x) {
+  double units = t->units ? t->units : 1;
+  double multiply = x->flops / x->blocks / (rate(t, x->dtype, false) * SHARED_SHARE);
+  double issued = x->instructions / x->blocks / (t->rates.lanes / units);
+  double one = overlap(multiply, issued) + BLOCK;
+  blocks b = {x->blocks, x->blocks * one, one, one};
+  double busy = launch_seconds(t, &b, 1);
+  double memory = lm_cost_memory(t, x->bytes);
+  lm_cost_bound bound = issued > multiply ? LM_COST_INSTRUCTIONS : LM_COST_ARITHMETIC;
+  bound = memory > busy ? LM_COST_MEMORY : bound;
+  return (lm_cost){t->rates.launch + lm_cost_overlap(busy, memory), bound};
+}

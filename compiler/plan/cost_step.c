@@ -44,6 +44,12 @@ static lm_cost kernel_cost(const lm_target *t, const lm_plan *p, const lm_plan_s
     a.instructions = s->instructions;
     return lm_cost_of_attend(t, &a, (double)s->moved, launch->n_maps > 0);
   }
+  if (s->multiplied > 0)
+    return lm_cost_of_mix(t, &(lm_cost_mix){.bytes = (double)s->moved,
+                                            .flops = s->multiplied,
+                                            .instructions = s->instructions,
+                                            .blocks = (double)s->space.fixed,
+                                            .dtype = LM_BF16});
   if (s->joined) {
     lm_cost_gemm all[LM_PLAN_MAPS];
     for (int i = 0; i < s->joined; i++)

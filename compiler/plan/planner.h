@@ -110,6 +110,11 @@ struct lm_codegen {
   int64_t (*attend_chunks)(const lm_target *t, const lm_op *vjp, const lm_op *kernel);
   // True if it generates this kernel, which begins with a dot (lm_kernel_dot); NULL: none.
   bool (*multiplies)(const lm_target *t, const lm_op *kernel);
+  // True if it generates this kernel, which computes a factor of its dot (lm_kernel_mix); NULL:
+  // none.
+  bool (*mixes)(const lm_target *t, const lm_op *kernel);
+  // True if it generates such kernels of so many rows and columns, and of so many channels.
+  bool (*mixes_sizes)(int64_t rows, int64_t channels);
   // True if the target's library supports this GEMM with its residual, bias or gelu; NULL: none.
   bool (*epilogue)(const lm_plan_gemm *g);
   // True if the target's library multiplies the codes of this GEMM with scales; NULL: none.

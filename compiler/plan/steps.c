@@ -224,6 +224,13 @@ static int64_t operand_bytes(const lm_module *m, const lm_op *op, uint32_t i) {
   return value_bytes(m, op->in[i]);
 }
 
+static double multiplied(const lm_module *m, const lm_op *op) {
+  double n = 0;
+  for (const lm_op *o = lm_kernel_mix(op) ? op->body->first : NULL; o; o = o->next)
+    n += o->code == LM_OP_DOT ? lm_flops_of(m, o) : 0;
+  return n;
+}
+
 static void kernel_cost(planner *p, const lm_op *op, lm_plan_step *s) {
   for (uint32_t i = 0; i < op->n_in; i++)
     if (!lm_kernel_omits(p, op, i))
@@ -232,6 +239,7 @@ static void kernel_cost(planner *p, const lm_op *op, lm_plan_step *s) {
     if (!lm_kernel_omits(p, op, op->n_in + i))
       s->moved += lm_type_bytes(p, op->out[i]->type);
   s->flops = (int64_t)lm_flops_of(p->m, op);
+  s->multiplied = multiplied(p->m, op);
   lm_plan_gemm gemm;
   if (lm_plan_gemm_of_kernel(p->m, op, &gemm)) {
     s->gemm = LM_NEW(p->arena, lm_plan_gemm);

@@ -354,6 +354,7 @@ typedef struct lm_plan_step {
   // those of sectors of which accesses use a part.
   double again;
   const lm_plan_attend *attend; // NULL: another kernel
+  double multiplied;            // FLOPs of the dots in a kernel that mixes (lm_kernel_mix); 0: none
   const char *label;            // IR operation and source line, for profiles and messages
   // In a run that takes the gradients as zeros (lm_exec_run_first): a GEMM that accumulates, or an
   // ADD, is the first step to touch its elements of the gradients and writes all of them, so it

@@ -12,6 +12,7 @@
 #include "tests/cuda/gemm_case.h"
 #include "tests/cuda/grouped_case.h"
 #include "tests/cuda/joined_case.h"
+#include "tests/cuda/mix_case.h"
 #include "tests/runtime/arena.h"
 
 typedef struct plant {
@@ -263,6 +264,37 @@ static char *joined_run(const plant *p, uint64_t *out_bits) {
   return plan_run(ctx, plan, out_bits);
 }
 
+// Three heads of two points.
+#define MIX_SIZES "b = 2, c = 1, g = 1, h = 3, i = 32, j = 32, p = 16"
+static const mix_case mix_shapes[] = {{"planted", MIX_SIZES, MIX_FORWARD, 1, 1},
+                                      {"planted", MIX_SIZES, MIX_BACKWARD, 1, 1}};
+static const plant mix_plants[] = {
+    // the next head's tiles are copied while other warps multiply those before them
+    {NULL, "lm_barrier();\n    if (head + 1 < 3)", "if (head + 1 < 3)"},
+    {NULL, "lm_copies_wait(1);\n", "\n"},
+    {NULL, "(1 - stage)", "stage"},
+    {NULL, "lm_grid_begin();\n", "\n"},
+    {NULL, "lm_copies_wait(1);\n    lm_barrier();\n", "lm_copies_wait(1);\n", true},
+    // sums of rows and columns that other warps have not stored; then two warps at one sum
+    {NULL, "lm_barrier();\n    if (lm_thread() < 32)", "if (lm_thread() < 32)", true},
+    {NULL, "lm_thread() / 32 * 32 + col", "col", true},
+};
+
+static char *mix_run(const plant *p, bool backward, uint64_t *out_bits) {
+  lm_ctx *ctx = lm_ctx_create();
+  lm_plan_options target = simt_options_of("sm_90a", false);
+  lm_buf text = {0};
+  mix_text(&mix_shapes[backward], &text);
+  lm_module *m = parse_and_run(ctx, text.p, "decompose,cse,dce,fuse");
+  mix_kernels_make(m, "sm_90a", mix_shapes[backward].units);
+  lm_plan *plan = lm_plan_build(m, &target);
+  lm_buf_free(&text);
+  CHECK(plan && plan->n_kernels == 1 && plan->kernels[0].name[0] == 'x');
+  if (p)
+    mistake_plant(&plan->kernels[0], p, ctx->arena);
+  return plan_run(ctx, plan, out_bits);
+}
+
 static const plant few_rows_plants[] = {
     {NULL, "lm_barrier();\n", "\n"},         // reads sums of other warps that are not written yet
     {NULL, "* 2 + m) * 16", "* 2 + m) * 8"}, // sums of two rows at one index
@@ -457,6 +489,16 @@ static void joined_plants_run(void) {
   }
 }
 
+static void mix_plants_run(void) {
+  uint64_t right, bits;
+  for (size_t i = 0; i < LM_COUNT(mix_plants); i++) {
+    bool backward = mix_plants[i].backward;
+    CHECK(!mix_run(NULL, backward, &right));
+    char *found = mix_run(&mix_plants[i], backward, &bits);
+    found_check(&mix_plants[i], found, bits != right);
+  }
+}
+
 static void attention_run(const attend_case *c, const plant *p, size_t n) {
   uint64_t right, bits;
   CHECK(!run(c, &(plant){"sm_90a"}, false, &right));
@@ -477,6 +519,7 @@ int main(void) {
   gemms_run(&sections_shape, sections_plants, LM_COUNT(sections_plants));
   grouped_plants_run();
   joined_plants_run();
+  mix_plants_run();
   firsts_run(few_rows_shape, few_rows_plants, LM_COUNT(few_rows_plants));
   firsts_run(split_shape, split_plants, LM_COUNT(split_plants));
   firsts_run(merge_shape, merge_plants, LM_COUNT(merge_plants));

@@ -106,3 +106,9 @@ LM_INLINE float lm_row_sum(float x) {
   x += lm_shuffle_xor_f32(~0u, x, 1);
   return x + lm_shuffle_xor_f32(~0u, x, 2);
 }
+// The sum over the 16 rows of a warp, of a thread's two: in lanes with the same columns.
+LM_INLINE float lm_column_sum(float x) {
+  x += lm_shuffle_xor_f32(~0u, x, 4);
+  x += lm_shuffle_xor_f32(~0u, x, 8);
+  return x + lm_shuffle_xor_f32(~0u, x, 16);
+}

@@ -27,6 +27,7 @@ typedef struct lm_chunked {
   lm_value *states; // before these chunks: [later, batch, p, n], of the match's type; NULL: none
   lm_value *delta;  // the read of the delta rule, at j; NULL: none
   bool keeps;       // weights and reads that round, for the backward pass
+  bool mixes;       // weights are computed where they are multiplied (pass mix_kernels)
   // On a GPU, values are multiplied by decays along t, and chunks are views of the results: one
   // kernel can compute them with what the model computes at each position.
   bool by_position;

@@ -24,7 +24,8 @@
 // Where all reads round the state to bf16, factors and results of GEMMs are bf16, so that tensor
 // cores multiply them; the result of c and k is f32. States are passed on in f32. The
 // weights and the reads are kept for the backward pass, which would compute both again, unless the
-// plan must fit less memory.
+// plan must fit less memory. Weights that pass mix_kernels will compute where they are multiplied
+// are not kept.
 //
 // Declines: a that depends on p, also on p and n, as in Mamba, where each element of the state has
 // its own decay and chunks would take C times the operations of the scan; results that need the
@@ -38,6 +39,7 @@
 #include "compiler/passes/chunk/chunk.h"
 #include "compiler/passes/pass.h"
 #include "compiler/passes/rewrite.h"
+#include "compiler/plan/planner.h"
 
 enum {
   LEAST_POSITIONS = 8,
@@ -200,13 +202,31 @@ static int64_t positions_of(const lm_chunk *of, int64_t n) {
   return 0;
 }
 
-static void rewrite(lm_chunk *c, int64_t size, uint32_t n_values, bool keeps, bool gpu) {
+// True if pass mix_kernels will compute the weights where they are multiplied: those of one read,
+// which heads on one axis share.
+static bool mixes(const lm_chunk *c, int64_t size, const lm_pass_env *env) {
+  const lm_codegen *g = env->codegen;
+  const lm_type u = c->u->type, k = c->k->type;
+  int heads = 0;
+  if (!g || !g->mixes || lm_pass_is_off(env, "mix_kernels") || c->dtype != LM_BF16 ||
+      c->n_reads != 1 || c->p.rank != 1 || c->keyed || c->delta >= 0)
+    return false;
+  for (int i = 1; i < u.rank; i++)
+    heads += u.axis[i] != c->p.axis[0] && lm_type_find(k, u.axis[i]) < 0 &&
+             lm_type_find(c->read[0].c->type, u.axis[i]) < 0;
+  return heads == 1 && g->mixes_sizes(size, lm_axis_size(c->lift.b.m, c->p.axis[0]));
+}
+
+static void rewrite(lm_chunk *c, int64_t size, uint32_t n_values, const lm_pass_env *env) {
+  bool gpu = env->target && env->target->kind == LM_TARGET_CUDA;
+  bool keeps = !env->less_memory && !(env->recompute && env->recompute->bytes);
   lm_op *scan = c->lift.scan;
   lm_module *m = c->lift.b.m;
   lm_axis t = lm_scan_axis(scan);
   lm_sym name = LM_SYM(m->ctx, m->axes[t].name);
   lm_chunked x = {.b = &c->lift.b, .of = c, .t = t, .keeps = keeps};
   x.by_position = gpu && !c->keyed && c->delta < 0;
+  x.mixes = x.by_position && mixes(c, size, env);
   x.chunk = lm_axis_add(m, LM_SYM(m->ctx, "chunk"), lm_axis_size(m, t) / size, 0);
   x.i = lm_axis_add(m, name, size, 0);
   x.j = lm_axis_add(m, name, size, 0);
@@ -233,8 +253,6 @@ static void rewrite(lm_chunk *c, int64_t size, uint32_t n_values, bool keeps, bo
 
 static void chunk_visit(lm_module *m, lm_region *r, const lm_pass_env *env) {
   bool forced = lm_pass_is_forced(env, "chunk_scan");
-  bool gpu = env->target && env->target->kind == LM_TARGET_CUDA;
-  bool keeps = !env->less_memory && !(env->recompute && env->recompute->bytes);
   for (lm_op *op = r->first, *next; op; op = next) {
     next = op->next;
     if (op->code == LM_OP_LOOP)
@@ -246,7 +264,7 @@ static void chunk_visit(lm_module *m, lm_region *r, const lm_pass_env *env) {
     bool fits = lm_chunk_match(op, &c);
     int64_t size = fits ? positions_of(&c, lm_axis_size(m, lm_scan_axis(op))) : 0;
     if (size && (forced || lm_chunk_is_profitable(env->target, &c, size)))
-      rewrite(&c, size, n_values, keeps, gpu);
+      rewrite(&c, size, n_values, env);
     lm_scan_lift_end(&c.lift);
   }
 }

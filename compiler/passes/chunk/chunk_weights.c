@@ -51,7 +51,8 @@ static lm_value *decayed(lm_chunked *x, lm_value *l, lm_value *c, lm_value *k) {
   if (!x->one)
     return weights;
   weights = lm_emit_cast(x->b, weights, x->of->dtype);
-  lm_chunk_keep(x, weights);
+  if (!x->mixes)
+    lm_chunk_keep(x, weights);
   weights = lm_chunk_f32(x, weights);
   return lm_chunk_emit2(x->b, LM_OP_MUL, weights, rows_last(x, x->one));
 }
