@@ -25,10 +25,15 @@ static const struct {
   const char *key, *value;
 } ASSUMED[] = {{"rope_theta", "10000.0"}, {"rms_norm_eps", "1e-6"}, {"hidden_act", "\"silu\""}};
 
+// Gemma calls its activation so.
+static bool names_act(const json_t *config, const char *key) {
+  return !strcmp(key, "hidden_act") && json_object_get(config, "hidden_activation");
+}
+
 static void assumed_add(const lm_session *s, json_t *config, const char **out_assumed) {
   lm_arena *a = s->project.ctx->arena;
   for (size_t i = 0; i < LM_COUNT(ASSUMED); i++) {
-    if (json_object_get(config, ASSUMED[i].key))
+    if (json_object_get(config, ASSUMED[i].key) || names_act(config, ASSUMED[i].key))
       continue;
     json_object_set_new(config, ASSUMED[i].key,
                         json_loads(ASSUMED[i].value, JSON_DECODE_ANY, NULL));

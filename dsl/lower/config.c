@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "dsl/elab/source.h"
 #include "dsl/lower/internal.h"
 
 enum {
@@ -153,6 +154,39 @@ void lm_lower_config(lm_elab *e, el_inst *inst, const ast_item *section, lm_lowe
       EL_ERR(e, item->loc, E0CD);
   }
   e->frame = frame.up;
+}
+
+static const ast_member *map_find(const el_inst *inst) {
+  for (uint32_t i = 0; i < inst->decl->members.n; i++) {
+    const ast_member *m = inst->decl->members.v[i];
+    if (m->kind == MB_MAP && !strcmp(m->names.v[0].text, "hf"))
+      return m;
+  }
+  return NULL;
+}
+
+static bool has_config(const el_inst *inst) {
+  const ast_member *m = map_find(inst);
+  for (uint32_t i = 0; m && i < m->items.n; i++)
+    if (lm_item_is_config(m->items.v[i]))
+      return true;
+  return false;
+}
+
+el_inst *lm_map_whole(el_inst *model) {
+  el_inst *found = NULL;
+  if (map_find(model))
+    return model;
+  for (uint32_t i = 0; i < model->n_subs; i++) {
+    el_inst *sub = model->subs[i].one;
+    const el_source *s = sub ? el_source_of(sub) : NULL;
+    if (!sub || !has_config(sub) || (s && !s->trained))
+      continue;
+    if (found)
+      return model;
+    found = sub;
+  }
+  return found ? found : model;
 }
 
 void lm_lower_args(lm_elab *e, el_inst *model, lm_lowered *out) {

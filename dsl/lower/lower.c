@@ -427,8 +427,10 @@ lm_lowered *lm_lower(lm_ctx *c, lm_program *prog, const lm_recipe *r, const lm_l
     if (c->n_rejects == before)
       lower_apply(e, model, LM_FUNC_DECODE, EL_DECODE, o, l, r->model.loc);
   }
+  bool exports = o->what & (LM_LOWER_MERGED | LM_LOWER_PEFT);
   if (o->what & LM_LOWER_MAPS || any_from_hf(l))
-    lm_lower_maps(e, model, l, r->from_hf ? r->from_loc : r->model.loc);
+    lm_lower_maps(e, model, exports ? lm_map_whole(model) : model, l,
+                  r->from_hf ? r->from_loc : r->model.loc);
   if (o->what & LM_LOWER_PEFT || (o->what & LM_LOWER_MAPS && r->peft))
     lm_lower_peft(e, model, l, r->peft ? r->peft_loc : r->loc);
   if (o->what & LM_LOWER_MERGED)
@@ -544,7 +546,7 @@ static lm_elab *check_recipe(lm_ctx *c, lm_program *prog, const lm_recipe *r) {
     lower_apply(e, model, LM_FUNC_APPLY, EL_EVAL, &o, &l, r->model.loc);
   if (c->n_rejects == before)
     el_replacements_check(e);
-  lm_lower_maps(e, model, &l, r->model.loc);
+  lm_lower_maps(e, model, model, &l, r->model.loc);
   if (r->peft && c->n_rejects == before)
     lm_lower_peft(e, model, &l, r->peft_loc);
   if (c->n_rejects == before)

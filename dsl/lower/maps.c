@@ -242,6 +242,7 @@ typedef struct {
 typedef struct {
   target *v;
   uint32_t n, cap;
+  const el_inst *whole; // what other projects know: the model, or one of its subs
 } targets;
 
 // Sets the strides of m->map. False: reported.
@@ -404,7 +405,7 @@ static void apply_item(lm_elab *e, el_inst *inst, targets *t, const ast_item *it
   else if (item->kind == IT_SET && item->path.n == 1 && !strcmp(item->path.v[0].text, "omit"))
     omit_list(e, t, item, base);
   else if (lm_item_is_config(item)) {
-    if (!inst->path[0]) // only the outermost model has a config
+    if (inst == t->whole) // only the outermost model has a config
       lm_lower_config(e, inst, item, &out->config);
   } else if (item->kind == IT_MAP)
     apply_patterns(e, inst, t, item, base);
@@ -535,8 +536,25 @@ static bool needs_map(const el_inst *inst) {
   return !s || s->from_hf;
 }
 
-void lm_lower_maps(lm_elab *e, el_inst *model, lm_lowered *out, lm_loc at) {
-  targets t = {0};
+// Leaves out the frozen subs beside t->whole, such as a teacher, and makes names relative to it.
+static void whole_set(lm_elab *e, targets *t) {
+  const char *base = lm_arena_printf(e->a, "%s.", el_inst_path(e, t->whole, ""));
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < t->n; i++) {
+    target *x = &t->v[i];
+    const el_source *s = el_source_of(x->inst);
+    bool inside = !strncmp(x->path, base, strlen(base));
+    if (!inside && s && !s->trained)
+      continue;
+    if (inside && x->prefix)
+      x->prefix += strlen(base);
+    t->v[n++] = *x;
+  }
+  t->n = n;
+}
+
+void lm_lower_maps(lm_elab *e, el_inst *model, el_inst *whole, lm_lowered *out, lm_loc at) {
+  targets t = {.whole = whole};
   entries all = {0};
   const char *missing = "";
   uint32_t n_missing = 0, before = e->c->n_errors;
@@ -546,9 +564,11 @@ void lm_lower_maps(lm_elab *e, el_inst *model, lm_lowered *out, lm_loc at) {
         .inst = model,
         .path = out->former[i],
     };
-  lm_lower_args(e, model, out);
+  lm_lower_args(e, whole, out);
   if (!apply_maps(e, model, &t, out) || e->c->n_errors > before)
     return;
+  if (whole != model)
+    whole_set(e, &t);
   for (uint32_t i = 0; i < t.n; i++) {
     target *x = &t.v[i];
     if (x->by && x->p)

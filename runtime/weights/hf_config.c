@@ -118,10 +118,20 @@ static bool facts_add(json_t *config, const fact *facts, const lm_foreign_map *m
   return all;
 }
 
+// True if the tensor is of the whole model, not of a part such as `student.model.layers…`.
+static bool is_of_whole(const lm_foreign_map *m, const char *name) {
+  static const char *const prefixes[] = {"", "model.", "transformer."};
+  size_t n = m ? strlen(m->foreign) - strlen(name) : 0;
+  for (size_t i = 0; m && i < LM_COUNT(prefixes); i++)
+    if (strlen(prefixes[i]) == n && !strncmp(m->foreign, prefixes[i], n))
+      return true;
+  return false;
+}
+
 json_t *lm_hf_config_infer(const lm_foreign_map *maps, size_t n) {
   json_t *config = json_object();
   for (size_t i = 0; i < LM_COUNT(FAMILIES); i++) {
-    if (!tensor_find(maps, n, FAMILIES[i].tensor))
+    if (!is_of_whole(tensor_find(maps, n, FAMILIES[i].tensor), FAMILIES[i].tensor))
       continue;
     bool gpt2 = !strcmp(FAMILIES[i].type, "gpt2");
     json_object_set_new(config, "architectures", json_pack("[s]", FAMILIES[i].architecture));

@@ -120,6 +120,21 @@ def test_pairs_dpo(run):
     within("traced loss", abs(out["loss"][0] - math.log(2)), 1e-6)
 
 
+def test_pairs_export(run):
+    """a policy is exported as the model that it is: its own names, sizes and values of config.json; a frozen sub is left out"""
+    files = {}
+    text = open(program(run, steps=2)).read().replace("e = 16)", "e = 16, theta = 500k)")
+    policy = re.search("sub policy = .*", text)[0]
+    file = run.write("e.lm", text.replace(policy, f"{policy}\n  {policy.replace('policy', 'other')}"))
+    run("run", file, "--recipe", "Base", "-q")
+    run("run", file, "--recipe", "R", "-q")
+    for name in "base", "run":
+        out = run("export", run.path(name), "-o", run.path(f"{name}-hf"))
+        config = json.load(open(run.path(f"{name}-hf/config.json")))
+        files[name] = re.findall(r"\d+ tensors", out), {k: v for k, v in config.items() if k != "max_position_embeddings"}
+    check(files["run"] == files["base"] and files["run"][1]["rope_theta"] == 500000, files)
+
+
 def test_pairs_mistakes(run):
     """each at its location"""
     texts = lambda **changes: [TEXTS[0] | changes]
