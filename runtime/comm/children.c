@@ -48,6 +48,7 @@ static bool children_visit(pid_t parent, child_fn *f, void *user) {
 
 typedef struct view {
   lm_children *c;
+  const char *variable;
   pid_t before; // that was stopped at the last look
 } view;
 
@@ -55,15 +56,21 @@ static void child_note(void *user, pid_t pid, char state) {
   const view *v = user;
   lm_children *c = v->c;
   c->any = true;
+  if (lm_process_number(pid, v->variable) < 0)
+    return;
   if (state != 'T')
     c->first = !c->first || pid < c->first ? pid : c->first;
   else if (!c->stopped || pid == v->before)
     c->stopped = pid;
 }
 
-void lm_children_look(lm_children *c, pid_t parent) {
+void lm_children_look(lm_children *c, pid_t parent, const char *variable) {
   double now = lm_now();
-  view v = {c, now - c->looked < GAP_S ? c->stopped : 0};
+  view v = {
+      .c = c,
+      .variable = variable,
+      .before = now - c->looked < GAP_S ? c->stopped : 0,
+  };
   c->first = c->stopped = 0;
   c->any = false;
   c->any |= !children_visit(parent, child_note, &v);

@@ -388,6 +388,7 @@ lm_control *lm_control_create(const lm_comm_options *o, lm_control_limits limits
       .limits = limits,
       .rank = rank,
       .siblings = siblings,
+      .launcher = getppid(),
       .listener = -1,
       .begun = lm_now(),
   };

@@ -46,7 +46,7 @@ static void limit_check(lm_control *c, const wait *w) {
 // On each machine the first process reports a stopped one, and the others if that does not.
 static void siblings_check(lm_control *c, wait *w) {
   lm_children *s = &w->siblings;
-  lm_children_look(s, getppid());
+  lm_children_look(s, c->launcher, c->siblings);
   double delay = s->first == getpid() ? 0 : MOST_DELAY_S;
   double seconds = lm_children_stopped(s);
   char host[LM_CONTROL_HOST];

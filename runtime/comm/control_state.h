@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <sys/types.h>
 
 #include "runtime/comm/control.h"
 #include "runtime/comm/wire.h"
@@ -56,6 +57,7 @@ struct lm_control {
   pthread_mutex_t lock; // protects everything below
   pthread_cond_t changed;
   const char *siblings;          // lm_control_create
+  pid_t launcher;                // the parent then: an orphan has another one
   bool joined, leaving, closing; // calls that have returned or, of `closing`, begun
   double begun;
   double woke;    // when this process continued that others have reported as stopped; 0: never

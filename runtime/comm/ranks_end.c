@@ -22,6 +22,7 @@
 // Of the silence behind which ranks report a stopped one themselves: how long --ranks waits, if all
 // are stopped, or if one is after it has left the others.
 #define STOPPED_SILENCES 2.5
+#define RANK "OMPI_COMM_WORLD_RANK" // the variable of mpirun's processes
 
 int lm_rank_ends(int status) {
   const char *path = getenv(LM_RANKS_ENDS);
@@ -79,7 +80,7 @@ static void look(watch *w) {
   if (now - w->looked < LOOK_S)
     return;
   w->looked = now;
-  lm_children_look(&w->children, w->mpirun);
+  lm_children_look(&w->children, w->mpirun, RANK);
   if (w->children.any || (!w->busy && w->ends && lm_ranks_have_ended(w->ends)))
     w->busy = now;
 }
@@ -104,8 +105,7 @@ static lm_status stopped_check(const watch *w, double limit) {
   if (seconds <= limit)
     return NULL;
   return lm_fail(LM_ENV, "rank %d (process %d) has been stopped for %.3g s: all ranks were ended",
-                 lm_process_number(w->children.stopped, "OMPI_COMM_WORLD_RANK"),
-                 (int)w->children.stopped, seconds);
+                 lm_process_number(w->children.stopped, RANK), (int)w->children.stopped, seconds);
 }
 
 static lm_status watch_check(const watch *w, const lm_control_limits *limits) {
