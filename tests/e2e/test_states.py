@@ -181,12 +181,13 @@ recipe Two extends One { parallel { mesh = (dp = 2) } }
             within(f"{mesh}: {n}", distance(two[n], one[n]), 1e-5)
     norm = run.write("bn.lm", BATCHNORM + "recipe Two extends R { save = checkpoint(\"bn\") }\n")
     kept = []
-    for options in (), ("--set", "parallel.mesh=(dp = 2)", "--ranks", "2"):
+    for mesh in (), ("mesh=(dp = 2)",), ("mesh=(tp = 2)", "shard.tp=[d]"):
         remove(run.path("bn"))
-        run("run", norm, "--recipe", "Two", *options, env=QUICK)
+        words = [x for line in mesh for x in ("--set", f"parallel.{line}")]
+        run("run", norm, "--recipe", "Two", *words, *(("--ranks", "2") if mesh else ()), env=QUICK)
         kept.append(load(run.path("bn/step-000003/model.safetensors")))
-    for n, x in kept[0].items():
-        within(f"BatchNorm: {n}", distance(kept[1][n], x), 1e-5)
+        for n, x in kept[0].items():
+            within(f"BatchNorm: {mesh}: {n}", distance(kept[-1][n], x), 1e-5)
 
 
 def test_states_mapped(run):

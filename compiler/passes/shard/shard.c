@@ -222,10 +222,13 @@ static void op_state(lm_shard *s, lm_op *op) {
     lm_global_find(s->m, op->attr.sym)->partial |= set_of(s);
   for (uint32_t i = 0; i < op->n_in; i++) {
     lm_axis own = written_along(s, op, i, along);
+    const lm_shard_value *x = lm_shard_of(s, op->in[i]);
     if (!own && adds_partial(s, op, i)) {
-      op->in[i] = lm_shard_of(s, op->in[i])->now;
+      op->in[i] = x->now;
       lm_global_find(s->m, op->attr.sym)->partial |= set_of(s);
-    } else
+    } else if (!own && !v && x->spread == LM_SPREAD_WHOLE)
+      op->in[i] = x->now; // a value that is written has no gradient: in either form
+    else
       lm_shard_need(s, op, i, own ? LM_FORM_PARTS : LM_FORM_WHOLE, own);
   }
   if (v)
