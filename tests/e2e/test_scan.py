@@ -243,6 +243,11 @@ def test_chunk_choice(run):
     delta = open(f"{ROOT}/tests/models/delta/reference.lm").read().split("model Start")[0]
     recipe = MAMBA2.split("\n", 1)[1].replace("Mamba2(depth = 2, d = {d}, groups = 2, p = 16, n = 16", "Recurrent(h = 1, k = 64, v = 64")
     file = run.write("delta.lm", delta + recipe.format(seq=256, batch=256))
+    rwkv = recipe.replace("Recurrent(h = 1, k = 64, v = 64", "RWKV7(depth = 2, d = 1024")
+    short = run.write("rwkv.lm", f'import "{ROOT}/examples/zoo/rwkv7.lm": RWKV7\n' + rwkv.format(seq=256, batch=4096))
+    seconds = [json.loads(run("explain", short, "cost", "--target", "h100", "--json", *args))["predicted_s"]
+               for args in ((), ("--disable-pass", "chunk_scan"))]
+    check(seconds[0] < 0.1 * seconds[1], f"few threads of a GPU run the backward pass of the loop: {seconds}")
     for target, chunks in ("cpu", False), ("h100", True):
         rows = json.loads(run("explain", file, "cost", "--target", target, "--json"))["rows"]
         names = [row["name"] for row in rows]

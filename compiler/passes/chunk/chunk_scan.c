@@ -30,7 +30,8 @@
 // Declines: a that depends on p, also on p and n, as in Mamba, where each element of the state has
 // its own decay and chunks would take C times the operations of the scan; results that need the
 // state itself; updates that depend on two reads, or on one in another way than linearly; lengths
-// without a divisor from 16 to 64 (128 if reads round), or from 8 to 16 if chunks are short; scans
+// without a divisor from 16 to 64 (128 if reads round), or from 8 to 16 if chunks are short (to 32
+// with the delta rule on a GPU: longer ones read fewer states and invert larger matrices); scans
 // that are faster by the cost model (chunk_cost.c), unless the pass is forced: small states, and on
 // a CPU short chunks; lengths that are known at run time only, as in prefill, where the scan stays.
 // Cost: memory for C numbers for each position and head.
@@ -43,7 +44,8 @@
 
 enum {
   LEAST_POSITIONS = 8,
-  SHORT = 16,     // positions of a chunk if a has n, or with the delta rule
+  SHORT = 16,     // positions of a chunk if a has n, or with the delta rule on a CPU
+  DELTA = 32,     // with the delta rule on a GPU, if a lacks n
   POSITIONS = 64, // of other chunks
   LONG = 128      // of those whose reads round the state
 };
@@ -189,14 +191,23 @@ static lm_value *read(lm_chunked *x, int index) {
 
 // ---- the pass
 
+static bool is_gpu(const lm_pass_env *env) {
+  return env->target && env->target->kind == LM_TARGET_CUDA;
+}
+
 static bool is_short(const lm_chunk *c) {
   return c->keyed || c->delta >= 0;
 }
 
+static int64_t most_positions(const lm_chunk *of, bool gpu) {
+  if (is_short(of))
+    return gpu && !of->keyed ? DELTA : SHORT;
+  return of->dtype == LM_F32 ? POSITIONS : LONG;
+}
+
 // The positions of a chunk: the largest divisor of n up to a limit; 0 if there is none.
-static int64_t positions_of(const lm_chunk *of, int64_t n) {
-  int64_t most = is_short(of) ? SHORT : of->dtype == LM_F32 ? POSITIONS : LONG;
-  for (int64_t c = most; c >= (is_short(of) ? SHORT / 2 : SHORT); c--)
+static int64_t positions_of(const lm_chunk *of, int64_t n, bool gpu) {
+  for (int64_t c = most_positions(of, gpu); c >= (is_short(of) ? SHORT / 2 : SHORT); c--)
     if (n % c == 0)
       return c;
   return 0;
@@ -218,7 +229,7 @@ static bool mixes(const lm_chunk *c, int64_t size, const lm_pass_env *env) {
 }
 
 static void rewrite(lm_chunk *c, int64_t size, uint32_t n_values, const lm_pass_env *env) {
-  bool gpu = env->target && env->target->kind == LM_TARGET_CUDA;
+  bool gpu = is_gpu(env);
   bool keeps = !env->less_memory && !(env->recompute && env->recompute->bytes);
   lm_op *scan = c->lift.scan;
   lm_module *m = c->lift.b.m;
@@ -262,7 +273,7 @@ static void chunk_visit(lm_module *m, lm_region *r, const lm_pass_env *env) {
     lm_chunk c;
     uint32_t n_values = m->n_values;
     bool fits = lm_chunk_match(op, &c);
-    int64_t size = fits ? positions_of(&c, lm_axis_size(m, lm_scan_axis(op))) : 0;
+    int64_t size = fits ? positions_of(&c, lm_axis_size(m, lm_scan_axis(op)), is_gpu(env)) : 0;
     if (size && (forced || lm_chunk_is_profitable(env->target, &c, size)))
       rewrite(&c, size, n_values, env);
     lm_scan_lift_end(&c.lift);
