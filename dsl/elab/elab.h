@@ -496,6 +496,8 @@ bool el_scan_hides(const lm_elab *e, const el_axis *x);
 bool el_scan_names(const lm_elab *e, lm_sym name); // the same for the name of the axis
 // `emit` in the body of the loop. False: it is a metric.
 bool el_scan_emit(lm_elab *e, const ast_stmt *st);
+// Reports what the body of a loop over positions cannot have; V_ERROR.
+el_val el_not_in_scan(lm_elab *e, lm_loc at, const char *what);
 // True if x is the axis of positions. In a definition that the recipe does not use, any axis of an
 // argument may be.
 bool el_is_positions(lm_elab *e, el_axis *x);

@@ -370,7 +370,7 @@ void el_run_for(lm_elab *e, const ast_stmt *st) {
   for (uint32_t i = 0; i < n; i++)
     carry[i] = carry_in(e, &st->carry.v[i]);
   if (e->scan)
-    over = EL_FAIL(e, st->loc, E02C, "a loop");
+    over = el_not_in_scan(e, st->loc, "a loop");
   if (over.k == V_ERROR)
     for (uint32_t i = 0; i < n; i++)
       carry[i] = el_error();

@@ -343,8 +343,7 @@ el_val el_primitive(lm_elab *e, const ast_expr *x, bool *out_found) {
   if (!*out_found)
     return el_error();
   if (e->scan && !is_local(table[i].name)) {
-    EL_ERR(e, x->loc, E02C, table[i].name);
-    return el_error();
+    return el_not_in_scan(e, x->loc, table[i].name);
   }
   bool available = table[i].run != p_later;
   bool fits =

@@ -8,6 +8,7 @@
 // its name makes it an operand of the scan. After the loop, y is the values of all positions. While
 // decoding, the carries are caches: the loop begins with the carries after the last position that
 // was computed, and keeps the new ones.
+#include <string.h>
 #include "compiler/ir/scan.h"
 #include "dsl/elab/elab.h"
 
@@ -37,6 +38,17 @@ bool el_scan_names(const lm_elab *e, lm_sym name) {
   return e->scan && e->frame == e->scan->frame && name == e->scan->axis->name;
 }
 
+el_val el_not_in_scan(lm_elab *e, lm_loc at, const char *what) {
+  lm_diag *d = EL_ERR(e, at, E02C, what);
+  bool loop = !strcmp(what, "a loop");
+  lm_diag_help(e->c, d, "%s",
+               loop ? "write its iterations one after the other, for example as calls of a "
+                      "function, or move it before or after this loop"
+                    : "compute it for all positions before the loop, or from the emitted values "
+                      "after it");
+  return el_error();
+}
+
 // ---- slices
 
 // The argument of the region for the slice of v, which is permuted before the scan to have t in
@@ -64,7 +76,7 @@ el_val el_scan_slice(lm_elab *e, el_val v, lm_loc at) {
     return v;
   for (uint32_t i = 0; v.k == V_TENSOR && i < v.axes.n; i++)
     if (v.axes.v[i]->history)
-      return EL_FAIL(e, at, E02C, "a tensor over the positions of a history");
+      return el_not_in_scan(e, at, "a tensor over the positions of a history");
   if (v.k == V_TUPLE || v.k == V_RECORD) {
     el_val *items = LM_NEW_N(e->a, el_val, v.n + 1);
     for (uint32_t i = 0; i < v.n; i++)

@@ -175,7 +175,7 @@ static bool side_axes(el_call_site c, const ast_expr *x, lm_size total, bool mul
   return true;
 }
 
-// ---- view, permute and rename
+// ---- view and permute
 static void ir_axes(el_call_site c, const el_axes *s, lm_axis *out, uint8_t *n) {
   for (uint32_t i = 0; i < s->n && *n < LM_RANK; i++)
     out[(*n)++] = el_axis_ir(c.e, s->v[i]);
@@ -273,29 +273,74 @@ el_val p_permute(el_call_site c) {
   return el_tensor(x.kind, &order, x.v ? lm_emit_permute(&c.e->b, x.v, t.axis, t.rank) : NULL);
 }
 
-el_val p_rename(el_call_site c) {
-  el_val x = el_arg_tensor(c, 0);
-  const ast_arg *a = el_arg_arrow(c, 1, "a -> b");
-  el_axis *from, *to;
-  if (x.k == V_ERROR || !a || !el_one_axis(c, a->expr, &from) || el_lacks(c, &x, from, a->loc))
-    return el_error();
-  if (!el_arrow_name(c, a))
-    return el_error();
-  bool known = el_axis_lookup(c.e, a->to->text);
-  if (!(to = el_axis_new_or_known(c, a->to->text, from->size, a->to->loc)))
-    return el_error();
+// ---- rename
+
+// The axis that `from` becomes; NULL: reported.
+static el_axis *renamed_axis(el_call_site c, const ast_expr *name, el_axis *from) {
+  bool known = el_axis_lookup(c.e, name->text);
+  el_axis *to = el_axis_new_or_known(c, name->text, from->size, name->loc);
+  if (!to)
+    return NULL;
   if (!known) {
     to->dyn = from->dyn;
     to->micro_batches = from->micro_batches;
   } else if (to->dyn != from->dyn) {
-    el_moves_positions(c, to->dyn ? to : from, a->to->loc);
+    el_moves_positions(c, to->dyn ? to : from, name->loc);
+    return NULL;
+  }
+  return to;
+}
+
+// The axes on the right of the arrow, one for each of `from`.
+static bool renamed_axes(el_call_site c, const ast_arg *a, const el_axes *from, el_axes *out) {
+  const ast_expr *x = a->to;
+  bool many = x->kind == EX_TUPLE || x->kind == EX_LIST;
+  uint32_t n = many ? x->n_args : 1;
+  if (!many && from->n != 1)
+    return EL_REJECT(c.e, a->expr->loc, E046, from->n);
+  if (n != from->n)
+    return EL_REJECT(c.e, a->loc, E051, "rename", "(a, b) -> (c, d)");
+  for (uint32_t i = 0; i < n; i++) {
+    const ast_expr *name = many ? x->args[i].expr : x;
+    bool named = (!many || x->args[i].kind == ARG_POS) && name->kind == EX_NAME;
+    if (!named)
+      return EL_REJECT(c.e, many ? x->args[i].loc : x->loc, E040);
+    el_axis *to = renamed_axis(c, name, from->v[i]);
+    if (!to)
+      return false;
+    el_axes_push(c.e, out, to);
+  }
+  return true;
+}
+
+static el_val renamed(el_call_site c, const el_val *x, const el_axes *from, const el_axes *to,
+                      lm_loc at) {
+  if (x->k != V_TENSOR) {
+    if (x->k != V_ERROR)
+      EL_ERR(c.e, el_arg_loc(c, 0), E034, el_show(c.e, x));
     return el_error();
   }
-  el_axes f = {0}, t = {0}, now = x.axes;
-  el_axes_push(c.e, &f, from);
-  el_axes_push(c.e, &t, to);
-  now = el_spliced(c, &x.axes, (uint32_t)el_axes_find(&x.axes, from), 1, &t);
-  return el_distinct(c, &now) ? el_rename(c.e, &x, &f, &t) : el_error();
+  for (uint32_t i = 0; i < from->n; i++)
+    if (el_lacks(c, x, from->v[i], at))
+      return el_error();
+  el_val y = el_rename(c.e, x, from, to);
+  return el_distinct(c, &y.axes) ? y : el_error();
+}
+
+el_val p_rename(el_call_site c) {
+  el_val x = el_arg(c, 0);
+  const ast_arg *a = el_arg_arrow(c, 1, "a -> b");
+  el_axes from = {0}, to = {0};
+  if (x.k == V_ERROR || !a || !el_arg_axes(c, a->expr, &from))
+    return el_error();
+  if (!renamed_axes(c, a, &from, &to))
+    return el_error();
+  if (x.k != V_TUPLE)
+    return renamed(c, &x, &from, &to, a->loc);
+  el_val *items = LM_NEW_N(c.e->a, el_val, x.n + 1);
+  for (uint32_t i = 0; i < x.n; i++)
+    items[i] = renamed(c, &x.items[i], &from, &to, a->loc);
+  return el_tuple(c.e, items, x.n);
 }
 
 // A whole number at compile time; *out is unchanged if the argument is missing.

@@ -45,7 +45,7 @@ void el_run_add(lm_elab *e, const ast_stmt *st) {
   el_val v = el_eval(e, st->expr);
   if (e->scan || !p) {
     if (e->scan)
-      EL_ERR(e, st->loc, E02C, "`add` to a state");
+      el_not_in_scan(e, st->loc, "`add` to a state");
     else if (!el_is_incomplete(e) && !el_is_state(e, name->text))
       EL_ERR(e, name->loc, E0FC, name->text);
     return;

@@ -87,7 +87,7 @@ static void run_emit(lm_elab *e, const ast_stmt *st) {
   }
   if (e->scan) {
     if (!el_scan_emit(e, st))
-      EL_ERR(e, st->loc, E02C, "a metric");
+      el_not_in_scan(e, st->loc, "a metric");
     return;
   }
   el_val v = el_eval(e, st->expr);

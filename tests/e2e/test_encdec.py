@@ -15,7 +15,7 @@ block Enc(d, heads) {
   param wo: real[g, e, d] = normal(0.3)
   apply(x: real[b, m, d], seg: int[b, m]) -> real[b, m, d] {
     let y = rmsnorm(x, n)
-    let (k, v) = (rename(dot(y, wk, d), m -> s), rename(dot(y, wv, d), m -> s))
+    let (k, v) = rename((dot(y, wk, d), dot(y, wv, d)), m -> s)
     return x + dot(attention(dot(y, wq, d), k, v, expand(seg, s) == rename(seg, m -> s)), wo, (g, e))
   }
 }

@@ -52,6 +52,7 @@ RIGHT = {
         "fn f(x: f32[a, b, c]) -> f32[b] { return mean(x, (a, c)) + sum(x) }",
         "fn f(x: f32[a, b]) -> f32[a, b] { return sum(x, ()) }",
         "fn f(t: f32[v, a], i: int[a]) -> f32[a] { return gather(t, i, v) }",
+        "fn f(x: f32[a, b], y: f32[b, a]) -> f32[a, b] { let (u, v) = rename((x, y), (a, b) -> (c, d)); return rename(u * v, [c, d] -> [a, b]) }",
         "fn f(x: f32[a], y: f32[b]) -> f32[a] { let z = concat((x, y), (a, b) -> e); let (l, _r) = split(z, e -> (a, b)); return l }",
         "fn f(x: f32[a], y: f32[a]) -> f32[a] { let (l, r) = unstack(stack((x, y), two), two); return l - r }",
         "fn f(x: f32[e]) -> f32[e] { let y = slice(x, e -> (a = 2), 1); return sum(pad(y, a -> q, 1, 1), q) + x }",
