@@ -209,6 +209,14 @@ static const char *pair_head(const cuda_emit *e, const cuda_gemm *x) {
                          x->head ? "4 * i + lane % 4" : "col0 / 2 + 4 * i + lane % 4", inside);
 }
 
+// Wide heads take most registers, so the operands of a row are loaded for each of them again.
+static const char *loads_again(const cuda_gemm *x) {
+  enum {
+    WIDE = 128
+  };
+  return x->head >= WIDE ? "lm_loads_again();\n" : "";
+}
+
 // The heads of a tile that are of the section.
 static const char *head_head(const cuda_emit *e, const cuda_gemm *x, const cuda_gemm_section *s) {
   lm_arena *a = e->g.arena;
@@ -227,9 +235,9 @@ static const char *head_head(const cuda_emit *e, const cuda_gemm *x, const cuda_
     inside = lm_arena_printf(a, "if (head < %lld) ", n);
   return lm_arena_printf(a,
                          "LM_UNROLL\nfor (int32_t hh = 0; hh < %lld; hh++) {\n"
-                         "const %s head = col0 / %lld + hh%s;\n%s{\n",
+                         "const %s head = col0 / %lld + hh%s;\n%s%s{\n",
                          (long long)(x->panel / x->head), e->g.target->index, (long long)x->head,
-                         less, inside);
+                         less, loads_again(x), inside);
 }
 
 // True if a tile has rows that are not its own: beyond the last one, or of another group.

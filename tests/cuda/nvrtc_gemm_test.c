@@ -21,6 +21,10 @@ static const gemm_case cases[] = {
      "b = 8, t = 2048, d = 768, g = 4, h = 3, e = 64, two = 2, c = 32, one = 1, nq = 768, nk = "
      "256, n = 1280",
      false, QKV_IN, QKV_RESULTS, QKV(0, 768)},
+    {"heads of 128",
+     "b = 4, t = 4096, d = 2048, g = 8, h = 2, e = 128, two = 2, c = 64, one = 1, nq = 2048, nk = "
+     "1024, n = 4096",
+     false, QKV_IN, QKV_RESULTS, QKV(0, 2048)},
     {"delta, edges", "b = 3, t = 333, d = 1000, g = 3, h = 1, e = 128", false, DELTA_IN,
      DELTA_RESULTS, DELTA, "g, h, e"},
 };

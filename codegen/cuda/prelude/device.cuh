@@ -51,6 +51,10 @@ LM_INLINE void lm_grid_begin() {
 LM_INLINE void lm_barrier() {
   __syncthreads();
 }
+// Values that are loaded behind this are not those of an earlier load, in registers.
+LM_INLINE void lm_loads_again() {
+  asm volatile("" ::: "memory");
+}
 LM_INLINE void lm_warp_sync(uint32_t mask) {
   __syncwarp(mask);
 }

@@ -186,6 +186,7 @@ extern void lm_simt_pingpong(int i, int count, int wait, int line);
 #define lm_wgmma_wait(left) lm_simt_wgmma_wait(left, __LINE__)
 #define lm_wgmma_settle(d, n) ((void)0)
 #define lm_order_after(x) ((void)(x))
+#define lm_loads_again() ((void)0)
 #define lm_wgmma_64_shared(d, a, b, add) lm_simt_wgmma(&(d)[0][0], 64, 0, a, b, 0, add, __LINE__)
 #define lm_wgmma_128_shared(d, a, b, add) lm_simt_wgmma(&(d)[0][0], 128, 0, a, b, 0, add, __LINE__)
 #define lm_wgmma_64_held(d, a, b, add) lm_simt_wgmma(&(d)[0][0], 64, a, 0, b, 0, add, __LINE__)
