@@ -63,6 +63,8 @@ lm_status lm_conversation_read(const lm_chat *chat, const char *line, size_t n,
 // as above.
 lm_status lm_pair_read(const lm_chat *chat, const char *line, size_t n, lm_conversation out[2]);
 void lm_conversation_free(lm_conversation *c);
+// False if OpenAI's `weight` of the message is 0: it is not trained.
+bool lm_chat_is_weighted(const json_t *message);
 
 // Appends the tokens of a conversation; ids that are not trained have LM_TOKEN_UNTRAINED. prompt:
 // with the beginning of the answer that the model is to continue. LM_USER: the template refuses the

@@ -61,12 +61,48 @@ static void arguments_parse(json_t *message) {
   }
 }
 
+// True if a message has a member, such as `tool_calls`, that may be all that it says.
+static bool says_otherwise(json_t *x) {
+  static const char *const others[] = {"role", "content", "name", "weight", "id"};
+  const char *key;
+  json_t *value;
+  json_object_foreach(x, key, value) {
+    bool other = json_is_null(value);
+    for (size_t i = 0; i < LM_COUNT(others); i++)
+      other |= !strcmp(key, others[i]);
+    if (!other)
+      return true;
+  }
+  return false;
+}
+
+// OpenAI's weight of a message: 0 or 1; not for all messages.
+static lm_status weight_check(const json_t *x, size_t i) {
+  const json_t *weight = json_object_get(x, "weight");
+  double w = json_number_value(weight);
+  if (!weight || json_is_null(weight))
+    return NULL;
+  if (json_is_number(weight) && w == 0)
+    return NULL;
+  if (json_is_number(weight) && w == 1)
+    return NULL;
+  return lm_fail(LM_USER, "message %zu has a \"weight\" that is neither 0 nor 1", i);
+}
+
+bool lm_chat_is_weighted(const json_t *message) {
+  const json_t *weight = json_object_get(message, "weight");
+  return !json_is_number(weight) || json_number_value(weight) != 0;
+}
+
 static lm_status openai_add(json_t *messages, json_t *x, size_t i) {
   json_t *content = json_object_get(x, "content");
   if (!json_is_string(json_object_get(x, "role")))
     return lm_fail(LM_USER, "message %zu has no \"role\"", i);
   if (content && !json_is_string(content) && !json_is_null(content) && !json_is_array(content))
     return lm_fail(LM_USER, "message %zu has a \"content\" that is neither text nor a list", i);
+  if ((!content || json_is_null(content)) && !says_otherwise(x))
+    return lm_fail(LM_USER, "message %zu has no \"content\"", i);
+  LM_TRY(weight_check(x, i));
   arguments_parse(x);
   json_array_append(messages, x);
   return NULL;

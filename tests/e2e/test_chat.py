@@ -56,6 +56,11 @@ def test_marks(run):
     x = json.loads(run("data", program(run), "--show", 1, "--json"))
     seg = x["rows"][0][0]
     check(seg["text"][slice(*seg["trained"][0])] == " pong\n" and len(seg["trained"]) == 1, seg)
+    talk = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "weight": 0},
+            {"role": "user", "content": "c"}, {"role": "assistant", "content": "d", "weight": 1}]
+    run.write("w.jsonl", json.dumps({"messages": talk}) + "\n")
+    out = run("data", program(run, 'chat("w.jsonl", template = "plain")'), "--show", 1)
+    check("Assistant: b\\nUser: c\\nAssistant:« d\\n»" in out, out)
     run.write("qa.jsonl", '{"q": "2+2=", "a": "4"}\n')
     out = run("data", program(run, 'prompt("qa.jsonl", prompt = "q", completion = "a")'), "--show", 1)
     check("seg 0: 5 tokens, 1 predicted: 2+2=«4»" in out, out)
@@ -116,11 +121,14 @@ def test_long(run):
 
 def test_bad_conversations(run):
     """a conversation that the template refuses is an unusable document"""
-    file = program(run, more="bad = 60%;")
+    file = program(run)
     with open(run.path("talk.jsonl"), "a") as f:
-        f.write('{"messages": [{"role": "me", "content": "x"}]}\n{"text": 1}\n{"messages": [{"role": "user", "content": "x"}]}\n')
-    code, _, err = run.result("data", file)
-    for line, why in ((3, "the template refuses the conversation: the template plain has no role me"), (4, 'no field "messages"'), (5, "nothing to train on")):
+        f.write('{"messages": [{"role": "me", "content": "x"}]}\n{"text": 1}\n{"messages": [{"role": "user", "content": "x"}]}\n'
+                '{"messages": [{"role": "user", "content": null}, {"role": "assistant", "content": "x"}]}\n'
+                '{"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "x", "weight": "0"}]}\n')
+    err = run("data", file, status=1)
+    for line, why in ((3, "the template refuses the conversation: the template plain has no role me"), (4, 'no field "messages"'), (5, "nothing to train on"),
+                      (6, 'message 0 has no "content"'), (7, 'message 1 has a "weight" that is neither 0 nor 1')):
         check(f"talk.jsonl:{line}: " in err and why in err, err)
 
 
