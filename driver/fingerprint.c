@@ -211,6 +211,15 @@ static const char *part_name(const char *part) {
   }
 }
 
+bool lm_fingerprint_change_fits(const lm_fingerprint_change *c) {
+  if (strncmp(c->part, PARAMETER, strlen(PARAMETER)))
+    return true;
+  if (!c->was || !c->is)
+    return false;
+  size_t n = strcspn(c->was, "]");
+  return n == strcspn(c->is, "]") && !strncmp(c->was, c->is, n);
+}
+
 void lm_fingerprint_change_print(const lm_fingerprint_change *c, lm_buf *out) {
   if (is_hash(c->is) && is_hash(c->was))
     lm_buf_printf(out, "\n  %s differs", part_name(c->part));

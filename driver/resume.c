@@ -223,16 +223,20 @@ static void lines_print(const lm_session *s, const old_program *old, lm_buf *out
 static lm_status model_refuse(const lm_session *s, const lm_resumption *x, const old_program *old,
                               const lm_fingerprint_changes *all) {
   lm_buf text = {0};
-  for (uint32_t i = 0; i < all->n; i++)
+  bool fits = true;
+  for (uint32_t i = 0; i < all->n; i++) {
     lm_fingerprint_change_print(&all->v[i], &text);
+    fits &= lm_fingerprint_change_fits(&all->v[i]);
+  }
   lines_print(s, old, &text);
   lm_status status =
       lm_fail(LM_USER,
               "%s cannot be resumed: the program computes something else than the one that it was "
               "trained with up to "
-              "step %lld:%s\n"
-              "  to resume with the new program: %s; to begin another run: --out DIR",
-              x->from.folder, (long long)x->was.step, text.p, CHANGE_MODEL);
+              "step %lld:%s\n  %s%s; to begin another run: --out DIR",
+              x->from.folder, (long long)x->was.step, text.p,
+              fits ? "to resume with the new program: " : "the weights do not fit it",
+              fits ? CHANGE_MODEL : "");
   lm_buf_free(&text);
   return status;
 }
