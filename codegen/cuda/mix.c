@@ -41,7 +41,11 @@ static const char *tile_add(cuda_mix_text *e, tiles *all, uint32_t operand, int6
       return all->t[i].name;
   const char *name = lm_arena_printf(e->g.arena, "b%u", operand);
   int64_t n = e->x->rows * pitch(channels);
-  all->t[all->n++] = (tile){operand, name, channels};
+  all->t[all->n++] = (tile){
+      operand,
+      name,
+      channels,
+  };
   cuda_mix_pool(e, "uint16_t", 2, name, 2 * n);
   return name;
 }
@@ -367,24 +371,33 @@ static void body_put(cuda_mix_text *e, lm_buf *b) {
   buffer_put(b, &head);
   lm_buf_puts(b, "}\n");
   buffer_put(b, &last);
-  lm_buf *used[] = {&head, &last, &of_point, &of_head, &begin};
+  lm_buf *used[] = {
+      &head, &last, &of_point, &of_head, &begin,
+  };
   for (size_t i = 0; i < LM_COUNT(used); i++)
     lm_buf_free(used[i]);
 }
 
 static void emit_free(cuda_mix_text *e) {
-  lm_buf *used[] = {&e->declare,   &e->point, &e->head,   &e->rows,    &e->head_rows, &e->fill,
-                    &e->head_fill, &e->pair,  &e->column, &e->element, &e->thread};
+  lm_buf *used[] = {
+      &e->declare,   &e->point, &e->head,   &e->rows,    &e->head_rows, &e->fill,
+      &e->head_fill, &e->pair,  &e->column, &e->element, &e->thread,
+  };
   for (size_t i = 0; i < LM_COUNT(used); i++)
     lm_buf_free(used[i]);
 }
 
 static cuda_mix_text emit_begin(const cuda_mix *x, const lm_target *t, lm_arena *arena) {
-  return (cuda_mix_text){.x = x,
-                         .g = {.target = cuda_gen_target(t, x->m, x->kernel),
-                               .arena = arena,
-                               .m = x->m,
-                               .kernel = x->kernel}};
+  return (cuda_mix_text){
+      .x = x,
+      .g =
+          {
+              .target = cuda_gen_target(t, x->m, x->kernel),
+              .arena = arena,
+              .m = x->m,
+              .kernel = x->kernel,
+          },
+  };
 }
 
 bool cuda_mix_is_supported(const lm_target *t, const lm_op *kernel) {
@@ -417,9 +430,18 @@ void cuda_mix_emit(const lm_plan_options *o, const lm_op *kernel, lm_arena *aren
   body_put(&e, &body);
   cuda_code_body(c, NULL, &body);
   double heads = (double)x.heads * e.counted_heads;
-  *out = (lm_kernel_code){.space = {.fixed = x.points},
-                          .launch = {.per_block = 1, .shared = e.pool},
-                          .instructions = (double)x.points * (e.counted + heads)};
+  *out = (lm_kernel_code){
+      .space =
+          {
+              .fixed = x.points,
+          },
+      .launch =
+          {
+              .per_block = 1,
+              .shared = e.pool,
+          },
+      .instructions = (double)x.points * (e.counted + heads),
+  };
   out->launch.note = "a GEMM by mma.sync, one of whose factors is computed in registers";
   cuda_code_render(c, "x", arena, out);
   emit_free(&e);

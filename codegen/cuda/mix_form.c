@@ -164,7 +164,10 @@ static bool result_fits(const cuda_mix *x, const lm_value *v) {
 }
 
 bool cuda_mix_make(const lm_module *m, const lm_op *kernel, cuda_mix *out) {
-  *out = (cuda_mix){.m = m, .kernel = kernel};
+  *out = (cuda_mix){
+      .m = m,
+      .kernel = kernel,
+  };
   if (kernel->code != LM_OP_KERNEL || kernel->attr.n_to || !mix_find(out))
     return false;
   const lm_op *yield = kernel->body->last;

@@ -58,7 +58,12 @@ const char *cuda_mix_pool(cuda_mix_text *e, const char *type, int bytes, const c
 }
 
 static const char *position(cuda_mix_at at) {
-  static const char *const names[] = {"0", "row", "col", "at"};
+  static const char *const names[] = {
+      "0",
+      "row",
+      "col",
+      "at",
+  };
   return names[at];
 }
 
@@ -137,7 +142,11 @@ int cuda_mix_sum_of(const cuda_mix *x, const lm_op *op) {
 }
 
 static const char *sum_text(cuda_mix_text *e, int i) {
-  static const char *const forms[] = {"lm_get(s%d, at)", "t%d", "t%d[n0 + n][2 * r + c]"};
+  static const char *const forms[] = {
+      "lm_get(s%d, at)",
+      "t%d",
+      "t%d[n0 + n][2 * r + c]",
+  };
   return lm_arena_printf(e->g.arena, forms[e->x->sum[i].kind], i);
 }
 
@@ -215,7 +224,9 @@ const char *cuda_mix_value(cuda_mix_text *e, const lm_value *v, cuda_mix_at row,
       return k->text;
   const char *text = written(e, v, row, col);
   cuda_mix_memo *k = LM_NEW(e->g.arena, cuda_mix_memo);
-  *k = (cuda_mix_memo){v, row, col, text, scope, e->memo};
+  *k = (cuda_mix_memo){
+      v, row, col, text, scope, e->memo,
+  };
   e->memo = k;
   return text;
 }

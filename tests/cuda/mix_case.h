@@ -1,4 +1,4 @@
-// mix_case.h - products of weights that a kernel computes, as in the chunks of a linear recurrence
+// mix_case.h - GEMMs of weights that a kernel computes, as in the chunks of a linear recurrence
 // and in their derivative, as modules built from text, for tests that run or compile the kernels
 // that pass mix_kernels makes.
 #ifndef LM_TESTS_CUDA_MIX_CASE_H

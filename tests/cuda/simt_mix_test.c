@@ -9,7 +9,7 @@
 
 static const mix_case *current;
 
-// All that reads the weights, or the product of their axes, is one kernel.
+// All that reads the weights, or the other GEMM of their axes, is one kernel.
 static void one_kernel(const lm_module *m) {
   int mixes = 0;
   mix_kernels_make(m, "sm_90a", current->units);

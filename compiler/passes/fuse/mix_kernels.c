@@ -9,7 +9,7 @@
 //
 // The weights w of the chunks of a linear recurrence (pass chunk_scan) are the larger part of the
 // bytes that it moves; in the kernel they stay in registers. The backward pass multiplies them,
-// too, and reads a product of the same axes:
+// too, and reads a GEMM of the same axes:
 //
 // before: %d = dot %dy, %u over(p) : bf16[b, h, i, j]
 //         %w, %dc, %s = kernel … (%z, %c, %d) { … sum … over(h) … sum … over(i) }
@@ -17,7 +17,7 @@
 //         … kernel … (%d, %w, %s) { … sum … over(j) … }
 // after:  one kernel with both dots and all sums
 //
-// The first product is f32 in the kernel, since nothing rounds it to store it. A block of the
+// The first GEMM is f32 in the kernel, since nothing rounds it to store it. A block of the
 // kernel walks along the axis h that some operand of the weights lacks. Where there are fewer
 // points than multiprocessors, the axis is divided into parts, (part, head), of a block each; a
 // kernel behind adds the parts of a sum over h.
@@ -208,7 +208,7 @@ static bool operands_find(mixer *x) {
 }
 
 // The first operation behind all operands; NULL if it is behind a reader of a result.
-static lm_op *place_find(mixer *x) {
+static lm_op *front_find(mixer *x) {
   lm_region *r = x->mix->parent;
   lm_op *last = NULL;
   uint32_t mark = 0;
@@ -218,15 +218,15 @@ static lm_op *place_find(mixer *x) {
     lm_op *def = owner_in(r, x->in[i]->def);
     last = def && (!last || def->mark > last->mark) ? def : last;
   }
-  lm_op *place = last ? last->next : r->first;
-  for (const lm_op *op = r->first; op != place; op = op->next)
+  lm_op *front = last ? last->next : r->first;
+  for (const lm_op *op = r->first; op != front; op = op->next)
     for (int k = 0; k < x->n && !is_member(x, op); k++)
       for (uint32_t i = 0; i < x->kernel[k]->n_out; i++)
         if (reads(op, x->kernel[k]->out[i]))
           return NULL;
-  while (is_member(x, place))
-    place = place->next;
-  return place;
+  while (is_member(x, front))
+    front = front->next;
+  return front;
 }
 
 // ---- parts of the heads
@@ -273,13 +273,23 @@ static lm_type divided(const mixer *x, lm_type t) {
 }
 
 static lm_value *view_divided(mixer *x, lm_value *v) {
-  lm_attr a = {.axes = {x->heads}, .n_axes = 1, .to = {x->part, x->head}, .n_to = 2};
+  lm_attr a = {
+      .axes = {x->heads},
+      .n_axes = 1,
+      .to = {x->part, x->head},
+      .n_to = 2,
+  };
   bool divides = x->part && has(v->type, x->heads);
   return divides ? lm_emit(&x->b, LM_OP_VIEW, &v, 1, &a, NULL) : v;
 }
 
 static lm_value *view_merged(mixer *x, lm_value *v) {
-  lm_attr a = {.axes = {x->part, x->head}, .n_axes = 2, .to = {x->heads}, .n_to = 1};
+  lm_attr a = {
+      .axes = {x->part, x->head},
+      .n_axes = 2,
+      .to = {x->heads},
+      .n_to = 1,
+  };
   return x->part ? lm_emit(&x->b, LM_OP_VIEW, &v, 1, &a, NULL) : v;
 }
 
@@ -434,13 +444,13 @@ static bool has_parts_of_concat(const mixer *x) {
   return lm_plan_part_of(x->r->m, x->mix->out[0], &part);
 }
 
-static bool fuse(mixer *x, lm_op *place) {
+static bool fuse(mixer *x, lm_op *front) {
   outcome results[OPERANDS];
   lm_module *m = x->r->m;
   heads_divide(x);
   uint32_t n = outcomes_of(x, results);
   x->map = lm_calloc(m->n_values + 1, sizeof *x->map);
-  x->b = (lm_builder){m, x->mix->parent, place, x->mix->loc, x->mix->remat};
+  x->b = (lm_builder){m, x->mix->parent, front, x->mix->loc, x->mix->remat};
   kernel_make(x, results, n);
   bool fits = x->r->env->codegen->mixes(x->r->env->target, x->op);
   if (fits)
@@ -465,9 +475,9 @@ static void visit(const lm_replacement *r, lm_op *dot) {
   scores_find(&x);
   if (!members_find(&x) || !operands_find(&x) || has_parts_of_concat(&x))
     return;
-  lm_op *place = place_find(&x);
-  if (place)
-    fuse(&x, place);
+  lm_op *front = front_find(&x);
+  if (front)
+    fuse(&x, front);
 }
 
 typedef struct dots {
@@ -492,7 +502,9 @@ bool lm_pass_mix_kernels(lm_module *m, const lm_pass_env *env) {
     uint32_t n = m->n_values;
     uint32_t *uses = lm_func_uses(f);
     lm_value **map = lm_calloc(n + 1, sizeof *map);
-    lm_replacement r = {m, env, uses, n, map};
+    lm_replacement r = {
+        m, env, uses, n, map,
+    };
     dots_find(&d, f->body);
     for (uint32_t i = 0; i < d.n; i++)
       if (d.at[i]->parent) // it is not yet in a kernel
