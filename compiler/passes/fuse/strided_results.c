@@ -8,6 +8,14 @@
 //         %g = concat %2, … (q, k, v) -> (qkv)
 //         %s = kernel (b, t) (%g) …
 //
+// A kernel may compute some of the parts: they become results of it.
+//
+// before: %dz = kernel …
+//         %g, %s = kernel (b, t) (%dx, %dz) { … %2 = concat %1, %dz (x, z) -> (xz)   yield %2, … }
+// after:  %dz = kernel …
+//         %1, %s = kernel (b, t) (%dx) { …   yield %1, … }
+//         %g = concat %1, %dz (x, z) -> (xz)
+//
 // The planner gives the concatenation memory before its first part is computed, and the kernels
 // that compute the parts write them there, at its strides. Saves a kernel that reads and writes all
 // parts; a sum of the concatenation (the gradient of a bias) still reads it. Declines: targets
@@ -24,6 +32,7 @@
 typedef struct match {
   lm_op *kernel, *concat;
   uint32_t slot;
+  bool computes; // some of the parts
 } match;
 
 // ---- matching
@@ -56,14 +65,35 @@ static lm_value *argument_of(const lm_replacement *r, lm_value *v) {
   return used_once(r, v) ? v : NULL;
 }
 
-static bool parts_match(const lm_replacement *r, const match *m) {
-  for (uint32_t i = 0; i < m->concat->n_in; i++) {
-    const lm_value *arg = argument_of(r, m->concat->in[i]);
-    const lm_value *v = arg ? m->kernel->in[arg->index] : NULL;
-    if (!v || !used_once(r, v) || !v->def || v->def->parent != m->kernel->parent)
+// True if the part is a result of another kernel, which nothing else reads.
+static bool is_outside(const lm_replacement *r, const match *m, const lm_value *part) {
+  const lm_value *arg = argument_of(r, (lm_value *)part);
+  const lm_value *v = arg ? m->kernel->in[arg->index] : NULL;
+  return v && used_once(r, v) && v->def && v->def->parent == m->kernel->parent;
+}
+
+// True if the kernel computes v, rather than moves an operand or writes a constant.
+static bool is_computed(const lm_value *v) {
+  while (v->def && (lm_op_has(v->def, LM_T_VIEW) || v->def->code == LM_OP_EXPAND))
+    v = v->def->in[0];
+  return v->def && v->def->code != LM_OP_CONST;
+}
+
+// True if all parts are such results; or one at least is, and the kernel computes the others, whose
+// only reader is the concatenation.
+static bool parts_match(const lm_replacement *r, match *m) {
+  uint32_t outside = 0;
+  for (uint32_t i = 0; i < m->concat->n_in; i++)
+    outside += is_outside(r, m, m->concat->in[i]);
+  m->computes = outside < m->concat->n_in;
+  if (m->computes && !used_once(r, m->concat->out[0]))
+    return false;
+  for (uint32_t i = 0; m->computes && i < m->concat->n_in; i++) {
+    const lm_value *v = m->concat->in[i];
+    if (!is_outside(r, m, v) && (!is_computed(v) || !used_once(r, v)))
       return false;
   }
-  return true;
+  return outside;
 }
 
 static bool find(const lm_replacement *r, lm_op *kernel, match *out) {
@@ -186,10 +216,103 @@ static void copies_remove(lm_op *from, const lm_op *to) {
   }
 }
 
+// ---- kernels that compute some of the parts
+
+// Marks the operations that only move the parts of other kernels, and the concatenation.
+static void moves_mark(const lm_replacement *r, const match *m) {
+  for (lm_op *op = m->kernel->body->first; op; op = op->next)
+    op->mark = op == m->concat;
+  for (uint32_t i = 0; i < m->concat->n_in; i++)
+    for (lm_value *v = m->concat->in[i]; is_outside(r, m, m->concat->in[i]) && v->def;
+         v = v->def->in[0])
+      v->def->mark = 1;
+}
+
+// True if one of the parts of other kernels is operand i.
+static bool is_moved(const lm_replacement *r, const match *m, uint32_t i) {
+  for (uint32_t k = 0; k < m->concat->n_in; k++)
+    if (is_outside(r, m, m->concat->in[k]) &&
+        argument_of(r, m->concat->in[k]) == m->kernel->body->args[i])
+      return true;
+  return false;
+}
+
+// The kernel with the parts that it computes as results in place of the concatenation.
+static lm_op *parts_kernel(const lm_replacement *r, lm_builder *b, const match *m) {
+  lm_op *kernel = m->kernel, *yield = kernel->body->last;
+  uint32_t most = kernel->n_in + yield->n_in + m->concat->n_in;
+  lm_value **values = lm_alloc((most + 1) * sizeof *values);
+  lm_value **map = lm_calloc(r->m->n_values + 1, sizeof *map);
+  lm_attr attr = kernel->attr;
+  uint32_t n = 0, computed = 0;
+  moves_mark(r, m);
+  for (uint32_t i = 0; i < m->concat->n_in; i++)
+    computed += !is_outside(r, m, m->concat->in[i]);
+  attr.imm[0] += attr.n_to ? computed - 1 : 0;
+  for (uint32_t i = 0; i < kernel->n_in; i++)
+    if (!is_moved(r, m, i))
+      values[n++] = kernel->in[i];
+  lm_op *out = lm_kernel_begin(b, &attr, values, n);
+  for (uint32_t i = 0, k = 0; i < kernel->n_in; i++)
+    if (!is_moved(r, m, i))
+      map[kernel->body->args[i]->id] = out->body->args[k++];
+  for (const lm_op *op = kernel->body->first; op != yield; op = op->next)
+    if (!op->mark)
+      lm_op_clone(b, op, map);
+  n = 0;
+  for (uint32_t i = 0; i < yield->n_in; i++)
+    for (uint32_t k = 0; k < (i == m->slot ? m->concat->n_in : 1); k++) {
+      const lm_value *v = i == m->slot ? m->concat->in[k] : yield->in[i];
+      if (i != m->slot || !is_outside(r, m, v))
+        values[n++] = map[v->id];
+    }
+  lm_kernel_end(b, out, values, n);
+  lm_free(values);
+  lm_free(map);
+  return out;
+}
+
+static bool all_written(const lm_replacement *r, const match *m, const lm_op *concat) {
+  for (uint32_t i = 0; i < concat->n_in; i++) {
+    const lm_value *v = concat->in[i];
+    while (v->def && is_outside(r, m, m->concat->in[i]) && lm_op_has(v->def, LM_T_VIEW))
+      v = v->def->in[0];
+    if (!v->def || !is_written(r, v))
+      return false;
+  }
+  return true;
+}
+
+static void part_out(const lm_replacement *r, const match *m) {
+  lm_op *kernel = m->kernel, *before = kernel->prev;
+  lm_builder b = {r->m, kernel->parent, kernel, kernel->loc, kernel->remat};
+  lm_value **in = lm_alloc((m->concat->n_in + 1) * sizeof *in);
+  lm_op *parts = parts_kernel(r, &b, m);
+  uint32_t at = m->slot;
+  for (uint32_t i = 0; i < m->concat->n_in; i++)
+    in[i] = is_outside(r, m, m->concat->in[i]) ? view_copy(r, &b, m, m->concat->in[i])
+                                               : parts->out[at++];
+  lm_value *whole = lm_emit(&b, LM_OP_CONCAT, in, m->concat->n_in, &m->concat->attr, NULL);
+  lm_free(in);
+  if (!all_written(r, m, whole->def)) {
+    copies_remove(before ? before->next : kernel->parent->first, kernel);
+    return;
+  }
+  for (uint32_t i = 0; i < kernel->n_out; i++)
+    if (i != m->slot)
+      r->map[kernel->out[i]->id] = parts->out[i < m->slot ? i : i + at - m->slot - 1];
+  r->map[kernel->out[m->slot]->id] = whole;
+  lm_op_remove(kernel);
+}
+
 static void visit(const lm_replacement *r, lm_op *kernel) {
   match m;
   if (!find(r, kernel, &m))
     return;
+  if (m.computes) {
+    part_out(r, &m);
+    return;
+  }
   lm_builder b = {r->m, kernel->parent, kernel, kernel->loc, kernel->remat};
   lm_op *before = kernel->prev;
   lm_value *whole = concat_copy(r, &b, &m);
