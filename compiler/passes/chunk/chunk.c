@@ -107,7 +107,10 @@ static lm_value *until_end(lm_chunked *x) {
   if (!x->by_position)
     return lm_chunk_emit2(x->b, LM_OP_MUL, x->u, x->rest);
   lm_value *u = lm_chunk_decayed(x, x->of->u, lm_chunk_rename(x, x->rest, x->j, x->i));
-  return lm_chunk_at_j(x, lm_chunk_of(x, lm_emit_cast(x->b, u, x->of->dtype)));
+  u = lm_emit_cast(x->b, u, x->of->dtype);
+  if (x->of->dtype != LM_F32)
+    lm_chunk_keep(x, u);
+  return lm_chunk_at_j(x, lm_chunk_of(x, u));
 }
 
 lm_value *lm_chunk_added(lm_chunked *x) {

@@ -244,6 +244,8 @@ static void rewrite(lm_chunk *c, int64_t size, uint32_t n_values, const lm_pass_
   x.later = later_of(&x);
   c->lift.b.loc = scan->loc;
   x.u = x.by_position ? lm_emit_cast(x.b, c->u, c->dtype) : c->u;
+  if (x.mixes)
+    lm_chunk_keep(&x, x.u);
   x.u = lm_chunk_at_j(&x, lm_chunk_of(&x, x.u));
   x.k = lm_chunk_at_j(&x, lm_chunk_of(&x, c->k));
   x.w = c->w ? lm_chunk_at_j(&x, lm_chunk_of(&x, c->w)) : NULL;
