@@ -375,7 +375,9 @@ static lm_status open_named(lm_session *s) {
     return fault;
   char here[PATH_MAX];
   const char *dir = lm_path_dir(s->project.ctx->arena, t->file);
-  if (getcwd(here, sizeof here))
+  if (getcwd(here, sizeof here) && !strcmp(dir, "."))
+    dir = here;
+  else if (getcwd(here, sizeof here))
     dir = lm_path_join(s->project.ctx->arena, here, dir); // an absolute folder stays as it is
   lm_diag *d = LM_REPORT(s->project.ctx, t->file_loc, E216, fault->text);
   lm_diag_note(s->project.ctx, d, (lm_loc){0},

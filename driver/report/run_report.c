@@ -49,6 +49,8 @@ static lm_status time_print(const lm_training *x) {
   int64_t left;
   double seconds;
   lm_buf time = {0};
+  if (x->options.to)
+    fflush(x->options.to); // a large micro-batch takes minutes
   LM_TRY(lm_training_time(x, &left, &seconds));
   if (left <= 0)
     return NULL;

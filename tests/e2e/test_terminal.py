@@ -162,6 +162,18 @@ def test_no_terminal(run):
     check(sum(line.startswith("memory") for line in out.splitlines()) == 1 and "\n        " not in out, out)
 
 
+def test_plan_before_measurement(run):
+    """a pipe gets the lines of the plan before a micro-batch is measured, which can take minutes"""
+    run.write("text.txt", "In the beginning\n" * 100)
+    text = BYTES.format(root=ROOT).replace("run = 1 steps; batch = 128", "run = 9 steps; micro = 192Ki tokens; batch = 192Ki")
+    p = run.start("run", run.write("large.lm", text), "--out", run.path("large"))
+    first = p.stdout.readline()
+    p.kill()
+    out = p.stdout.read()
+    p.communicate()
+    check(first.startswith("model ") and "time " not in out, first + out)
+
+
 def test_eval_shows_its_progress(run):
     """lmc eval shows tokens done, tokens to do and the time left in one row, which the result replaces"""
     run.write("text.txt", "the cat sat on the mat and the dog sat by the door\n" * 100)
