@@ -2,9 +2,9 @@
 """Training steps of recurrent models beside a Llama of about as many parameters, and of a routed model beside a dense one of as many
 active parameters, for rows of several lengths.
 
-usage: tests/bench/recurrent.py [build/lmc] [MODEL…] [T…] [--rounds N]
+usage: tests/bench/recurrent.py [build/lmc] [MODEL…] [T…] [--rounds N] [--threads N]
 
-The time of a step is the least processor time of 3 steps behind a first one (`processor_ms` of `lmc bench`), on one thread, in the
+The time of a step is the least processor time of 3 steps behind a first one (`processor_ms` of `lmc bench`), on one thread or N, in the
 best of N runs (4) in which the models and lengths alternate, so that other processes hardly count. A step has as many tokens as the longest
 row, at least 2,048. `ratio` is to Llama at as many positions, of Mixtral (two of eight experts) to Dense; `repeats` is the second best run's
 time divided by the best one's. `of loop` is the ratio to the time without pass chunk_scan, which computes linear recurrences in chunks.
@@ -14,8 +14,8 @@ import json, os, subprocess, sys, tempfile
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 LMC = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else f"{ROOT}/build/lmc")
 WORDS = sys.argv[2:]
-ROUNDS = int(WORDS.pop(WORDS.index("--rounds") + 1)) if "--rounds" in WORDS else 4
-NAMES = [w for w in WORDS if not w.isdigit() and w != "--rounds"]
+ROUNDS, THREADS = (int(WORDS.pop(WORDS.index(w) + 1)) if w in WORDS else n for w, n in (("--rounds", 4), ("--threads", 1)))
+NAMES = [w for w in WORDS if not w.isdigit() and not w.startswith("--")]
 LENGTHS = sorted(int(w) for w in WORDS if w.isdigit()) or [256, 2048]
 TOKENS, STEPS = max(2048, *LENGTHS), 3
 sys.path.insert(0, f"{ROOT}/tests/e2e")
@@ -84,7 +84,7 @@ def program(folder, name, seq):
 
 def measured(folder, name, seq, *options):
     """figures of `lmc bench`"""
-    command = [LMC, "bench", program(folder, name, seq), "--steps", str(STEPS), "--threads", "1", "--json", *options]
+    command = [LMC, "bench", program(folder, name, seq), "--steps", str(STEPS), "--threads", str(THREADS), "--json", *options]
     return json.loads(subprocess.check_output(command, cwd=folder))
 
 
