@@ -116,6 +116,8 @@ static lm_status source_read(importer *x, const lm_import_options *o) {
   x->n_ignored = o->n_ignored;
   if (access(x->from, R_OK))
     return no_folder(x->from);
+  if (access(lm_path_join(x->arena, x->from, "."), F_OK))
+    return lm_fail(LM_USER, "%s is a file; name the folder of the model", x->from);
   LM_TRY(config_read(x));
   LM_TRY(ignored_check(x));
   LM_TRY(lm_import_numbers_check(x->config, lm_path_join(x->arena, x->from, "config.json")));

@@ -40,7 +40,7 @@ static int32_t piece_find(const lm_subword *t, const char *text) {
   return -1;
 }
 
-static void eos_choose(lm_subword *t, const char *configured) {
+static lm_status eos_choose(lm_subword *t, const char *configured, const char *what) {
   static const char *const usual[] = {"<|endoftext|>",
                                       "<|end_of_text|>",
                                       "<｜end▁of▁sentence｜>",
@@ -50,10 +50,15 @@ static void eos_choose(lm_subword *t, const char *configured) {
                                       "[EOS]",
                                       "[SEP]"};
   int32_t found = configured ? piece_find(t, configured) : -1;
+  if (configured && found < 0)
+    return lm_fail(LM_USER,
+                   "%s has no token \"%.100s\", which eos_token of tokenizer_config.json names",
+                   what, configured);
   if (found >= 0)
     t->base.eos = found;
   for (size_t i = 0; i < LM_COUNT(usual) && t->base.eos < 0; i++)
     t->base.eos = piece_find(t, usual[i]);
+  return NULL;
 }
 
 static void key_add(lm_subword *t, const char *p, size_t n) {
@@ -99,8 +104,9 @@ static lm_status file_parse(const char *text, size_t n, const char *what, const 
   lm_status s = lm_tokenizer_is_sentencepiece(text, n)
                     ? lm_annotate(lm_sentencepiece_read(&r, text, n), "%s", what)
                     : json_read(&r, text, n, what);
+  if (!s)
+    s = eos_choose(r.t, eos, what);
   if (!s) {
-    eos_choose(r.t, eos);
     key_add(r.t, text, n);
     key_add(r.t, (const char *)&r.t->base.eos, sizeof r.t->base.eos);
   }
@@ -134,8 +140,7 @@ static lm_status pair_of_files_read(lm_tokenizer_reading *r, const char *path, c
                              LM_SPLIT_ISOLATED, false));
   key_add(r->t, encoder->p, encoder->n);
   key_add(r->t, lines->p, lines->n);
-  eos_choose(r->t, NULL);
-  return NULL;
+  return eos_choose(r->t, NULL, path);
 }
 
 static lm_status pair_of_files_open(const char *path, const char *merges, lm_tokenizer **out) {

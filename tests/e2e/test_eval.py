@@ -135,6 +135,9 @@ def test_end_of_document(run):
     during = json.loads(open(run.path("run/metrics.jsonl")).readlines()[-1])["dev.loss"]
     after = json.loads(run("eval", run.path("run"), "--json"))["dev"]["loss"]
     within("the loss of the run and of an evaluation of its folder", abs(after / during - 1), 1e-12)
+    run.write("tok/tokenizer_config.json", json.dumps({"eos_token": "<|gone|>"}))
+    err = run("data", run.path("ended.lm"), status=1)
+    check('tok/tokenizer.json has no token "<|gone|>", which eos_token of tokenizer_config.json names' in err, err)
 
 
 def test_tokenizer_of_the_run(run):
