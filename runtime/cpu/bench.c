@@ -3,6 +3,9 @@
 #include <math.h>
 #include <string.h>
 #include <sys/mman.h>
+#ifdef __x86_64__
+#include <cpuid.h>
+#endif
 
 #include "runtime/base/processors.h"
 #include "runtime/base/team.h"
@@ -160,12 +163,16 @@ enum {
     return sum;                                                                                    \
   }
 
-// The widest chains that the processor has for operands of a type; elements: multiplied by each
-// instruction.
+// The widest chains that the processor has for operands of a type; multiply_adds: of one call.
 typedef struct chains_kind {
   float (*run)(float);
-  int elements;
+  double multiply_adds;
 } chains_kind;
+
+// Of instructions that multiply `elements` each.
+static chains_kind chains_of(float (*run)(float), int elements) {
+  return (chains_kind){run, (double)CHAINS * ROUNDS * elements};
+}
 
 #ifdef __aarch64__
 CHAINS_OF(4, "arch=armv8-a")
@@ -175,7 +182,7 @@ CHAINS_OF_BF16(blocks, 16, "arch=armv8.2-a+bf16", "w", "bfmmla %0.4s, %1.8h, %1.
 
 static chains_kind chains_best(lm_dtype dtype) {
   bool blocks = dtype == LM_BF16 && lm_cpu_has_bf16();
-  return blocks ? (chains_kind){chains_blocks, 16} : (chains_kind){chains_4, 4};
+  return blocks ? chains_of(chains_blocks, 16) : chains_of(chains_4, 4);
 }
 #else
 CHAINS_OF(16, "avx512f")
@@ -185,14 +192,55 @@ CHAINS_OF(4, "sse2")
 // The same by the dot product of pairs of bf16, in chains of 16 sums.
 CHAINS_OF_BF16(pairs, 64, "avx512f", "v", "vdpbf16ps %1, %1, %0")
 
+// The same by AMX: six tiles of 16 by 16 sums, whose instructions multiply 32 elements along k in
+// 16 cycles.
+enum {
+  TILE_CHAINS = 6,
+  TILE_ROUNDS = ROUNDS / 256,
+  TILE_MULTIPLY_ADDS = 16 * 16 * 32
+};
+static float chains_tiles(float start) {
+  struct {
+    uint8_t palette, row, rest[14];
+    uint16_t bytes[16];
+    uint8_t rows[16];
+  } layout = {.palette = 1};
+  for (int i = 0; i < 8; i++) {
+    layout.bytes[i] = 64;
+    layout.rows[i] = 16;
+  }
+  __asm__ volatile("ldtilecfg %0" : : "m"(layout)); // clears the tiles
+  for (int r = 0; r < TILE_ROUNDS; r++)
+    __asm__ volatile("tdpbf16ps %tmm7, %tmm6, %tmm0\n\ttdpbf16ps %tmm7, %tmm6, %tmm1\n\t"
+                     "tdpbf16ps %tmm7, %tmm6, %tmm2\n\ttdpbf16ps %tmm7, %tmm6, %tmm3\n\t"
+                     "tdpbf16ps %tmm7, %tmm6, %tmm4\n\ttdpbf16ps %tmm7, %tmm6, %tmm5");
+  __asm__ volatile("tilerelease");
+  return start;
+}
+
+// True if generated code uses the matrix unit, and this processor has it: a test may say that it
+// had one (tests/emulate).
+static bool has_tiles(void) {
+  enum {
+    AMX_BF16 = 1 << 22
+  };
+  lm_cpu_info cpu;
+  unsigned a, b, c, d = 0;
+  lm_cpu_detect(&cpu);
+  return lm_cpu_matrix_unit(&cpu) == LM_MATRIX_AMX && __get_cpuid_count(7, 0, &a, &b, &c, &d) &&
+         d & AMX_BF16;
+}
+
 static chains_kind chains_best(lm_dtype dtype) {
+  if (dtype == LM_BF16 && has_tiles())
+    return (chains_kind){chains_tiles, (double)TILE_CHAINS * TILE_ROUNDS * TILE_MULTIPLY_ADDS};
   if (dtype == LM_BF16 && lm_cpu_has_bf16() && __builtin_cpu_supports("avx512bf16"))
-    return (chains_kind){chains_pairs, 32};
+    return chains_of(chains_pairs, 32);
   if (__builtin_cpu_supports("avx512f"))
-    return (chains_kind){chains_16, 16};
+    return chains_of(chains_16, 16);
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-    return (chains_kind){chains_8, 8};
-  return (chains_kind){chains_4, 4};
+    return chains_of(chains_8, 8);
+  return chains_of(chains_4, 4);
 }
 #endif
 
@@ -235,7 +283,7 @@ static double register_peak(int threads, lm_dtype dtype) {
   }
   lm_team_destroy(team);
   lm_free(c.seconds);
-  return (double)threads * CHAINS * kind.elements * 2 * ROUNDS / best.seconds;
+  return 2 * threads * kind.multiply_adds / best.seconds;
 }
 
 // Each thread computes its own tiles of C, whose operands fit into its caches.
@@ -263,7 +311,5 @@ double lm_cpu_peak(int threads, lm_dtype dtype) {
     dtype = LM_F32;
   if (threads <= 0)
     threads = lm_threads(0);
-  double registers = register_peak(threads, dtype);
-  double gemms = dtype == LM_BF16 && lm_cpu_has_bf16() ? lm_cpu_gemm_peak(threads, dtype) : 0;
-  return gemms > registers ? gemms : registers;
+  return register_peak(threads, dtype);
 }

@@ -101,8 +101,7 @@ lm_cpu_gemm_times lm_cpu_gemm_bench(const lm_cpu_linear *p, int n, lm_dtype dtyp
                                     int repeats);
 
 // Measured peak FLOP/s of `threads` cores (0: all cores) for operands of a type: multiply-adds in
-// registers, of f32 or, if the processor has them, of pairs of bf16; for bf16 at least the rate of
-// the library's GEMMs in cache, which on processors with AMX is the larger one.
+// registers, of f32 or, if the processor has them, of pairs of bf16 or of tiles of AMX.
 double lm_cpu_peak(int threads, lm_dtype dtype);
-double lm_cpu_gemm_peak(int threads, lm_dtype dtype); // always by the library's GEMMs
+double lm_cpu_gemm_peak(int threads, lm_dtype dtype); // by the library's GEMMs in cache
 #endif
