@@ -460,19 +460,19 @@ def test_scans(run):
 
 
 def test_mixing_kernels(run):
-    """Mamba-2 in bf16, whose chunks of 96 positions are tiles of tensor cores: gradients as without mixing kernels, whose weights
+    """Mamba-2 in bf16, whose chunks have 80 positions, not 120, and so are tiles of tensor cores: gradients as without mixing kernels, whose weights
     and their cotangents are rounded in memory"""
     fake = Fake(run, heavy=True)
-    save(run.path("batches.safetensors"), random_batches(2, 2, 192, vocab=32))
+    save(run.path("batches.safetensors"), random_batches(2, 2, 240, vocab=32))
     text = open(f"{ROOT}/examples/zoo/mamba2.lm").read()
     model = "Mamba2(depth = 1, d = 32, groups = 1, p = 16, n = 16"
-    file = run.write("mixes.lm", text + SCAN.replace("MODEL", model).replace("195", "192").replace("390", "384"))
+    file = run.write("mixes.lm", text + SCAN.replace("MODEL", model).replace("195", "240").replace("390", "480"))
     how = "--values", "loss,grads", "--set", "precision.compute = bf16", "--enable-pass", "chunk_scan"
     exact, mixed = run.trace(file, "--values", "loss,grads"), fake.trace(file, *how)
     apart = fake.trace(file, *how, "--disable-pass", "mix_kernels")
     check(any((mixed[n] != apart[n]).any() for n in exact), "a kernel computes weights")
     for n in exact:
-        most = 1.5 * distance(apart[n], exact[n]) + 1e-3
+        most = 2 * distance(apart[n], exact[n]) + 1e-3
         within(n, distance(mixed[n], exact[n]), most)
 
 

@@ -205,14 +205,6 @@ static int64_t most_positions(const lm_chunk *of, bool gpu) {
   return of->dtype == LM_F32 ? POSITIONS : LONG;
 }
 
-// The positions of a chunk: the largest divisor of n up to a limit; 0 if there is none.
-static int64_t positions_of(const lm_chunk *of, int64_t n, bool gpu) {
-  for (int64_t c = most_positions(of, gpu); c >= (is_short(of) ? SHORT / 2 : SHORT); c--)
-    if (n % c == 0)
-      return c;
-  return 0;
-}
-
 // True if pass mix_kernels will compute the weights where they are multiplied: those of one read,
 // which heads on one axis share.
 static bool mixes(const lm_chunk *c, int64_t size, const lm_pass_env *env) {
@@ -226,6 +218,19 @@ static bool mixes(const lm_chunk *c, int64_t size, const lm_pass_env *env) {
     heads += u.axis[i] != c->p.axis[0] && lm_type_find(k, u.axis[i]) < 0 &&
              lm_type_find(c->read[0].c->type, u.axis[i]) < 0;
   return heads == 1 && g->mixes_sizes(size, lm_axis_size(c->lift.b.m, c->p.axis[0]));
+}
+
+// The positions of a chunk: the largest divisor of n up to a limit, of those whose weights are
+// computed where they are multiplied if one is not short; 0 if there is none.
+static int64_t positions_of(const lm_chunk *of, int64_t n, const lm_pass_env *env) {
+  int64_t most = most_positions(of, is_gpu(env));
+  for (int64_t c = most; c >= POSITIONS; c--)
+    if (n % c == 0 && mixes(of, c, env))
+      return c;
+  for (int64_t c = most; c >= (is_short(of) ? SHORT / 2 : SHORT); c--)
+    if (n % c == 0)
+      return c;
+  return 0;
 }
 
 static void rewrite(lm_chunk *c, int64_t size, uint32_t n_values, const lm_pass_env *env) {
@@ -275,7 +280,7 @@ static void chunk_visit(lm_module *m, lm_region *r, const lm_pass_env *env) {
     lm_chunk c;
     uint32_t n_values = m->n_values;
     bool fits = lm_chunk_match(op, &c);
-    int64_t size = fits ? positions_of(&c, lm_axis_size(m, lm_scan_axis(op)), is_gpu(env)) : 0;
+    int64_t size = fits ? positions_of(&c, lm_axis_size(m, lm_scan_axis(op)), env) : 0;
     if (size && (forced || lm_chunk_is_profitable(env->target, &c, size)))
       rewrite(&c, size, n_values, env);
     lm_scan_lift_end(&c.lift);
