@@ -53,7 +53,7 @@ static double get(const matrix *x, int64_t i, int64_t j) {
   return v;
 }
 
-// Eighths, which are exact in bf16, and so are sums of their products in f32.
+// Eighths: exact in bf16, and multiplied and added exactly in f32.
 static void matrix_fill(rng *r, const matrix *x) {
   for (int64_t i = 0; i < x->rows; i++)
     for (int64_t j = 0; j < x->columns; j++) {
