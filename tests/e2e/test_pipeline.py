@@ -219,7 +219,7 @@ def test_refused(run):
     check("error[E255]: pp = 2 does not divide the 1 rows (of 8 tokens) of a micro-batch" in err, err)
     for changes, what in (({"more": "sub tail[i < n] = Layer(d, 16)", "loop": "for l in tail carry x { x = l(x) }"}, "a model with several lists of blocks"),
                           ({"loop": "let x = layers[0](x)"}, "the use of one block apart from the others"),
-                          ({"adapted": "freeze @layers.0.**"}, "a list of which some blocks are frozen or adapted apart"),
+                          ({"adapted": "freeze @layers.0.**"}, "a list of blocks that differ, or of which some are frozen or adapted apart,"),
                           ({"inner": "tanh(dot(x - sum(x, b), w, d))"}, "a loss that is no sum over rows"),
                           ({"loss": f"{LOSS} * sum(bt.w)"}, "a loss that is no sum over rows")):
         err = run("check", blocks(run, **changes), status=1)

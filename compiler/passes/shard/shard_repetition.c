@@ -90,7 +90,8 @@ static bool stacks_note(lm_shard *s, const lm_op *loop, const lm_region *r) {
     if (i < 0)
       continue;
     if (!reaches_all(s, loop, op, i))
-      ok = refuse(s, op->loc, "a list of which some blocks are frozen or adapted apart");
+      ok = refuse(s, op->loc,
+                  "a list of blocks that differ, or of which some are frozen or adapted apart,");
     s->stacks[lm_global_find(s->m, op->attr.sym)->type.axis[i]] = 1;
   }
   return ok;
