@@ -208,6 +208,9 @@ lm_status lm_sample_start(lm_session *s, int64_t positions, const lm_request *re
                           const char *weights) {
   s->run.rows = 1;
   s->run.seq = 1;
+  s->run.divides = s->divides;
+  s->run.pp = s->divides ? lm_recipe_mesh_size(s->project.recipe, "pp") : 1;
+  s->run.pipeline = s->run.pp > 1 ? s->run.pp : 0;
   s->request = request != NULL;
   if (request)
     s->run.columns = lm_request_shapes(s, request);

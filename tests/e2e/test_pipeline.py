@@ -133,6 +133,11 @@ def test_eval(run):
     check("4 micro-batches pass through 4 stages: the bubble is 11.1 % of the time" in run("check", file, *sets("int2")), "the bubble of two stages")
     for name in ("pp2", "int2"):
         check(ids(*sets(name), "--ranks", 2) == one, f"{name}: other tokens than one process")
+    # A rank has its part of the model, so a size that the ranks do not divide is an error.
+    for mesh, message in (("mesh=(pp = 3)",), "E916]: pp = 3"), (("mesh=(tp = 3)", "shard.tp=[ff]"), "E910]: tp = 3"):
+        words = [x for line in mesh for x in ("--set", f"parallel.{line}")]
+        err = run("generate", run.path("one"), "--prompt", "line", *words, "--ranks", 3, status=1, env=QUICK)
+        check(message in err, f"{mesh}: {err}")
 
 
 BLOCKS = """import std.nn: xent

@@ -500,7 +500,7 @@ static void weights_count(const lm_module *m) {
 // True if axis k of the mesh has not divided yet.
 static bool divides_now(const lm_module *m, int k) {
   const lm_mesh_axis *by = &m->mesh.axis[k - 1];
-  return by->n_shard || lm_mesh_axis_ticks(by) || by->experts || lm_shard_batch(m, k);
+  return by->n_shard || by->pipeline || by->experts || lm_shard_batch(m, k);
 }
 
 bool lm_pass_shard(lm_module *m, const lm_pass_env *env) {
