@@ -71,12 +71,15 @@ void lm_children_look(lm_children *c, pid_t parent, const char *variable) {
       .variable = variable,
       .before = now - c->looked < GAP_S ? c->stopped : 0,
   };
+  pid_t first = c->first;
   c->first = c->stopped = 0;
   c->any = false;
   c->any |= !children_visit(parent, child_note, &v);
   c->looked = now;
   if (!c->stopped || c->stopped != v.before)
     c->since = now;
+  else
+    c->first = first;
 }
 
 double lm_children_stopped(const lm_children *c) {

@@ -7,7 +7,7 @@
 
 typedef struct lm_children {
   bool any;      // there is one that has not ended, or /proc cannot be read
-  pid_t first;   // the lowest rank that is not stopped; 0: none
+  pid_t first;   // the lowest rank that is not stopped, at `since` if one is; 0: none
   pid_t stopped; // a rank that is stopped (SIGSTOP); 0: none
   double since;  // when it was first seen so
   double looked; // when `lm_children_look` was last called
