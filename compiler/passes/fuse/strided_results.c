@@ -79,6 +79,18 @@ static bool is_computed(const lm_value *v) {
   return v->def && v->def->code != LM_OP_CONST;
 }
 
+static bool has_points(const lm_op *kernel, lm_type t) {
+  for (int i = 0; i < kernel->attr.n_axes; i++)
+    if (lm_type_find(t, kernel->attr.axes[i]) < 0)
+      return false;
+  return true;
+}
+
+// True if the part may be a result of the kernel.
+static bool may_be_result(const lm_replacement *r, const match *m, const lm_value *part) {
+  return is_computed(part) && used_once(r, part) && has_points(m->kernel, part->type);
+}
+
 // True if all parts are such results; or one at least is, and the kernel computes the others, whose
 // only reader is the concatenation.
 static bool parts_match(const lm_replacement *r, match *m) {
@@ -90,7 +102,7 @@ static bool parts_match(const lm_replacement *r, match *m) {
     return false;
   for (uint32_t i = 0; m->computes && i < m->concat->n_in; i++) {
     const lm_value *v = m->concat->in[i];
-    if (!is_outside(r, m, v) && (!is_computed(v) || !used_once(r, v)))
+    if (!is_outside(r, m, v) && !may_be_result(r, m, v))
       return false;
   }
   return outside;
