@@ -1,6 +1,7 @@
 // emit.c - the common beginning of the kernels of fused regions: the width of its indices, the
 // functions that it calls, and its parameters.
 #include "codegen/cuda/emit.h"
+#include "compiler/ops/interface.h"
 
 // The functions of prelude/approx.cuh. They replace division only if the result is bf16: division
 // of f32, like addition, multiplication and square roots, follows IEEE 754. The instructions are
@@ -59,6 +60,22 @@ static const lm_gen_target targets[2][2] = {
     {TARGET("int64_t", form), TARGET("int64_t", form_with_codes)},
 };
 
+// The elements between the first and the last one of an operand, which is read through its views.
+static int64_t operand_span(const lm_module *m, const lm_value *v) {
+  int64_t stride[LM_RANK];
+  int64_t offsets;
+  int64_t last = 0;
+  int64_t n = lm_type_elements(m, v->type);
+  bool is_view = v->def && lm_op_has(v->def, LM_T_VIEW);
+  if (!is_view || !lm_plan_strides(m, v, stride, &offsets))
+    return n;
+  for (int i = 0; i < v->type.rank; i++) {
+    int64_t size = lm_axis_size(m, v->type.axis[i]);
+    last += (size - 1) * stride[i];
+  }
+  return last >= n ? last + 1 : n;
+}
+
 // Indices have 32 bits if every tensor fits twice: the counter of a grid-stride loop ends at less
 // than the number of elements plus a step, and a step is at most that number.
 const lm_gen_target *cuda_gen_target(const lm_target *t, const lm_module *m, const lm_op *kernel) {
@@ -67,8 +84,8 @@ const lm_gen_target *cuda_gen_target(const lm_target *t, const lm_module *m, con
     if (cuda_result_span(m, kernel, i) > max)
       max = cuda_result_span(m, kernel, i);
   for (uint32_t i = 0; i < kernel->n_in; i++)
-    if (lm_type_elements(m, kernel->in[i]->type) > max)
-      max = lm_type_elements(m, kernel->in[i]->type);
+    if (operand_span(m, kernel->in[i]) > max)
+      max = operand_span(m, kernel->in[i]);
   for (const lm_op *op = kernel->body->first; op; op = op->next)
     for (uint32_t i = 0; i < op->n_out; i++)
       if (lm_type_elements(m, op->out[i]->type) > max)

@@ -115,7 +115,7 @@ static bool scores_fit(cuda_mix *x, const lm_op *dot) {
   return rows && cols;
 }
 
-// ---- the other operations
+// ---- sums
 
 static bool sum_fits(cuda_mix *x, const lm_op *op) {
   if (op->attr.n_axes != 1 || op->out[0]->type.dtype != LM_F32 || x->n_sums == CUDA_MIX_SUMS ||
@@ -128,6 +128,39 @@ static bool sum_fits(cuda_mix *x, const lm_op *op) {
                                                             : CUDA_MIX_OF_HEADS};
   return known;
 }
+
+// ---- what depends on sums
+
+// The kinds of sums that v is computed from, as bits: the marks of its operations.
+static uint32_t sums_of(const lm_value *v) {
+  return v->def ? v->def->mark : 0;
+}
+
+static uint32_t sums_of_operands(const lm_op *op) {
+  uint32_t all = 0;
+  for (uint32_t i = 0; i < op->n_in; i++)
+    all |= sums_of(op->in[i]);
+  return all;
+}
+
+// A sum is complete behind the elements of its head, or of all heads: neither the weights nor the
+// terms of another sum may depend on it.
+static bool sums_mark(const cuda_mix *x, lm_op *op) {
+  op->mark = sums_of_operands(op);
+  bool fits = !op->mark || (op != x->mix && op->code != LM_OP_SUM);
+  for (int i = 0; i < x->n_sums; i++)
+    if (x->sum[i].op == op)
+      op->mark |= 1u << x->sum[i].kind;
+  return fits;
+}
+
+// A tile is stored behind the last head, other results in each head.
+static bool sums_fit(const lm_value *result, bool tile) {
+  uint32_t heads = 1u << CUDA_MIX_OF_HEADS;
+  return !(sums_of(result) & (tile ? ~heads : heads));
+}
+
+// ---- the other operations
 
 static bool renames_positions(const cuda_mix *x, const lm_op *op) {
   lm_axis from = op->attr.axes[0];
@@ -159,7 +192,7 @@ static bool result_fits(const cuda_mix *x, const lm_value *v) {
     if (!cuda_mix_is_of_block(x, v->type.axis[i]))
       return false;
   bool heads = cuda_mix_has(v->type, x->head);
-  return v->def && one && heads != tile && v->type.dtype != LM_BOOL &&
+  return v->def && one && heads != tile && sums_fit(v, tile) && v->type.dtype != LM_BOOL &&
          v->type.rank == x->kernel->attr.n_axes + 2;
 }
 
@@ -171,8 +204,8 @@ bool cuda_mix_make(const lm_module *m, const lm_op *kernel, cuda_mix *out) {
   if (kernel->code != LM_OP_KERNEL || kernel->attr.n_to || !mix_find(out))
     return false;
   const lm_op *yield = kernel->body->last;
-  for (const lm_op *op = kernel->body->first; op != yield; op = op->next)
-    if (!op_fits(out, op))
+  for (lm_op *op = kernel->body->first; op != yield; op = op->next)
+    if (!op_fits(out, op) || !sums_mark(out, op))
       return false;
   bool fits = true;
   for (uint32_t i = 0; i < yield->n_in; i++)

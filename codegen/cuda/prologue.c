@@ -4,6 +4,7 @@
 #include "codegen/common/attend.h"
 #include "codegen/cuda/attend.h"
 #include "codegen/cuda/emit.h"
+#include "compiler/ir/dot.h"
 
 // One array for all rows, in the type of the result.
 static bool rows_fit(const lm_op *kernel, const lm_plan_gemm *g, int64_t *out_bytes) {
@@ -57,6 +58,7 @@ bool cuda_prologue_make(const lm_plan_options *o, const lm_op *kernel, const lm_
     return false;
   if (lm_op_attends(kernel))
     return of_attend(o, kernel, arena, out);
-  return kernel->code == LM_OP_KERNEL && !kernel->attr.n_to && kernel->n_out == 1 &&
+  bool plain = kernel->code == LM_OP_KERNEL && !lm_kernel_dot(kernel) && !lm_kernel_mix(kernel);
+  return plain && !kernel->attr.n_to && kernel->n_out == 1 &&
          of_kernel(o, kernel, max_shared - bytes, arena, out);
 }

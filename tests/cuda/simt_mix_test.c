@@ -9,6 +9,88 @@
 
 static const mix_case *current;
 
+// Forms beside the pattern: how many kernels mix, for parts of `units` blocks.
+typedef struct near_case {
+  const char *name, *text;
+  int units, mixes;
+} near_case;
+
+#define NEAR "axis b = 1, c = 2, g = 1, h = 4, i = 32, j = 32, p = 16, r = 16\n"
+#define TILE "f32[b, c, g, h, i, j]"
+#define IN "%m: f32[b, c, g, i, j], %k: bf16[b, c, g, h, i, p], %u: bf16[b, c, g, h, j, p]"
+#define OUT "y: bf16[b, c, g, h, i, p]"
+#define SHARED "  %me = expand %m : " TILE "\n"
+#define SCORES "  %s = dot %k, %u over(p) : " TILE "\n" SHARED
+#define MIXED(Y, F, U)                                                                             \
+  "  %w" Y " = cast " F " : bf16[b, c, g, h, i, j]\n  %" Y " = dot %w" Y ", " U " over(j)\n"
+
+static const near_case near_cases[] = {
+    {"weights divided by their sum of a row",
+     "func @f(" IN ") -> (" OUT ") {\n" SCORES "  %e = exp %s\n  %f = mul %e, %me\n"
+     "  %n = sum %e over(j)\n  %d = div %f, %n\n" MIXED("y", "%d", "%u") "  return %y\n}\n",
+     1, 0},
+    {"weights less their sum over heads",
+     "func @f(" IN ") -> (" OUT ") {\n" SCORES "  %f = mul %s, %me\n  %n = sum %f over(h)\n"
+     "  %d = sub %f, %n\n" MIXED("y", "%d", "%u") "  return %y\n}\n",
+     1, 0},
+    {"a sum over heads less its sum of a row",
+     "func @f(" IN ") -> (" OUT ", s: f32[b, c, g, i, j]) {\n" SCORES "  %f = mul %s, %me\n"
+     "  %n = sum %f over(h)\n  %t = sum %m over(j)\n  %z = sub %n, %t\n" MIXED(
+         "y", "%f", "%u") "  return %y, %z\n}\n",
+     1, 0},
+    {"numbers of heads, in parts",
+     "func @f(" IN ") -> (" OUT ") {\n" SHARED "  %n = iota : int[h]\n  %nf = cast %n : f32[h]\n"
+     "  %f = mul %me, %nf\n" MIXED("y", "%f", "%u") "  return %y\n}\n",
+     4, 1},
+    {"scores that are read as bf16",
+     "func @f(" IN ") -> (" OUT ") {\n  %s = dot %k, %u over(p) : bf16[b, c, g, h, i, j]\n"
+     "  %mb = cast %m : bf16[b, c, g, i, j]\n  %w = mul %s, %mb\n  %y = dot %w, %u over(j)\n"
+     "  return %y\n}\n",
+     1, 1},
+    {"a kernel behind another reader of the result",
+     "func @f(" IN ", %o: bf16[p, r], %n: bf16[r]) -> (y: bf16[b, c, g, h, i, r], "
+     "q: f32[b, c, g, h, i]) {\n" SCORES "  %f = mul %s, %me\n" MIXED(
+         "x", "%f", "%u") "  %y = dot %x, %o over(p) : bf16[b, c, g, h, i, r]\n"
+                          "  %t = dot %y, %n over(r) : f32[b, c, g, h, i]\n  %v = mul %s, %t\n"
+                          "  %q = sum %v over(j)\n  return %y, %q\n}\n",
+     1, 0},
+    {"one that reads the result of another",
+     "func @f(" IN ") -> (" OUT ") {\n" SCORES "  %f = mul %s, %me\n" MIXED(
+         "x", "%f", "%u") "  %xj = rename %x (i) -> (j)\n  %s2 = dot %x, %xj over(p) : " TILE "\n"
+                          "  %f2 = mul %s2, %me\n" MIXED("y", "%f2", "%xj") "  return %y\n}\n",
+     4, 2},
+};
+
+static int expected;
+
+static void count_check(const lm_module *m, int units) {
+  int mixes = 0;
+  mix_kernels_make(m, "sm_90a", units);
+  for (const lm_op *op = m->funcs->body->first; op; op = op->next)
+    mixes += lm_kernel_mix(op) != NULL;
+  CHECK(mixes == expected);
+}
+
+static void one_block(const lm_module *m) {
+  count_check(m, 1);
+}
+
+static void four_blocks(const lm_module *m) {
+  count_check(m, 4);
+}
+
+static void near_run(const near_case *c, size_t seed) {
+  lm_buf text = {0};
+  expected = c->mixes;
+  lm_buf_printf(&text, "stage step\n" NEAR "%s", c->text);
+  // rounded results are read again, so that results differ in the bits of bf16
+  run_both(text.p, &(run_options){.name = c->name,
+                                  .tolerance = 1e-3,
+                                  .seed = seed,
+                                  .kernels = c->units == 1 ? one_block : four_blocks});
+  lm_buf_free(&text);
+}
+
 // All that reads the weights, or the other GEMM of their axes, is one kernel.
 static void one_kernel(const lm_module *m) {
   int mixes = 0;
@@ -43,4 +125,7 @@ int main(int argc, char **argv) {
         &(run_options){.name = current->name, .tolerance = 1e-6, .seed = i, .kernels = one_kernel});
     lm_buf_free(&text);
   }
+  for (size_t i = 0; i < LM_COUNT(near_cases); i++)
+    if (argc < 2 || strstr(near_cases[i].name, argv[1]))
+      near_run(&near_cases[i], i);
 }

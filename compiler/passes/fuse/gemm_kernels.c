@@ -104,7 +104,7 @@ static bool results_have_rows(const lm_op *dot, const lm_op *kernel) {
 
 static bool may_join(const lm_replacement *r, const lm_op *kernel) {
   return kernel->code == LM_OP_KERNEL && !kernel->attr.n_to && !lm_kernel_dot(kernel) &&
-         !has_parts(r, kernel);
+         !lm_kernel_mix(kernel) && !has_parts(r, kernel);
 }
 
 // True if an operand of the kernel is computed by one from `first` on.

@@ -46,10 +46,9 @@ typedef struct mixer {
   lm_axis part, head; // of heads; 0: not divided
   lm_value *in[OPERANDS];
   uint32_t n_in;
-  lm_builder b;    // in front of the kernel
-  lm_op *op;       // the kernel
-  lm_value **map;  // by id of the values in the kernels and outside: those in the new one
-  lm_value **same; // by id of the values outside: their views in front of the kernel
+  lm_builder b;   // in front of the kernel
+  lm_op *op;      // the kernel
+  lm_value **map; // by id of the values in the kernels and outside: those in the new one
 } mixer;
 
 // ---- matching
@@ -207,6 +206,14 @@ static bool operands_find(mixer *x) {
   return true;
 }
 
+static bool reads_result(const mixer *x, const lm_op *op) {
+  bool found = reads(op, x->mix->out[0]);
+  for (int k = 0; k < x->n; k++)
+    for (uint32_t i = 0; i < x->kernel[k]->n_out; i++)
+      found |= reads(op, x->kernel[k]->out[i]);
+  return found;
+}
+
 // The first operation behind all operands; NULL if it is behind a reader of a result.
 static lm_op *front_find(mixer *x) {
   lm_region *r = x->mix->parent;
@@ -220,10 +227,8 @@ static lm_op *front_find(mixer *x) {
   }
   lm_op *front = last ? last->next : r->first;
   for (const lm_op *op = r->first; op != front; op = op->next)
-    for (int k = 0; k < x->n && !is_member(x, op); k++)
-      for (uint32_t i = 0; i < x->kernel[k]->n_out; i++)
-        if (reads(op, x->kernel[k]->out[i]))
-          return NULL;
+    if (!is_member(x, op) && reads_result(x, op))
+      return NULL;
   while (is_member(x, front))
     front = front->next;
   return front;
@@ -339,6 +344,24 @@ static lm_attr points_of(const mixer *x) {
   return a;
 }
 
+// The indices of an axis of parts or heads: [part, head].
+static lm_value *indices(mixer *x, lm_axis axis) {
+  lm_axis all[] = {x->part, x->head};
+  lm_type line = lm_type_make(LM_INT, &axis, 1);
+  lm_type both = lm_type_make(LM_INT, all, 2);
+  lm_value *v = lm_emit(&x->b, LM_OP_IOTA, NULL, 0, NULL, &line);
+  return lm_emit_expand(&x->b, v, both);
+}
+
+// The indices of the heads, from those of the parts and within them.
+static lm_value *indices_of_heads(mixer *x) {
+  lm_type scalar = lm_type_make(LM_INT, NULL, 0);
+  int64_t heads = lm_axis_size(x->r->m, x->head);
+  lm_value *n = lm_emit_const(&x->b, scalar, heads);
+  lm_value *first = lm_emit2(&x->b, LM_OP_MUL, indices(x, x->part), n);
+  return lm_emit2(&x->b, LM_OP_ADD, first, indices(x, x->head));
+}
+
 static lm_op *copied(mixer *x, const lm_op *op) {
   lm_op *copy = lm_op_clone(&x->b, op, x->map);
   for (uint32_t i = 0; i < copy->n_out; i++)
@@ -368,12 +391,43 @@ static void dot_copy(mixer *x, const lm_op *dot, lm_dtype dtype) {
   copied(x, dot)->out[0]->type.dtype = (uint8_t)dtype;
 }
 
+// True if each operation that reads v casts it to f32.
+static bool is_cast(const lm_region *body, const lm_value *v) {
+  bool all = true;
+  for (const lm_op *op = body->first; op; op = op->next)
+    if (reads(op, v))
+      all &= op->code == LM_OP_CAST && op->out[0]->type.dtype == LM_F32;
+  return all;
+}
+
+static bool scores_are_cast(const mixer *x) {
+  const lm_value *v = x->scores->out[0];
+  bool all = true;
+  for (int k = 0; k < x->n; k++) {
+    const lm_op *kernel = x->kernel[k];
+    for (uint32_t i = 0; i < kernel->n_in; i++)
+      all &= kernel->in[i] != v || is_cast(kernel->body, kernel->body->args[i]);
+  }
+  return all;
+}
+
+// In f32, and rounded where the kernels compute with rounded scores.
+static void scores_copy(mixer *x) {
+  const lm_value *v = x->scores->out[0];
+  lm_value **copy = &x->map[v->id];
+  dot_copy(x, x->scores, LM_F32);
+  if (!scores_are_cast(x))
+    *copy = lm_emit_cast(&x->b, *copy, (lm_dtype)v->type.dtype);
+}
+
 static void body_copy(mixer *x, const lm_op *kernel) {
   const lm_op *yield = kernel->body->last;
   for (uint32_t i = 0; i < kernel->n_in; i++)
     x->map[kernel->body->args[i]->id] = x->map[kernel->in[i]->id];
   for (const lm_op *op = kernel->body->first; op != yield; op = op->next)
-    if (!is_behind_parts(x, op))
+    if (x->part && op->code == LM_OP_IOTA && has(op->out[0]->type, x->heads))
+      x->map[op->out[0]->id] = indices_of_heads(x);
+    else if (!is_behind_parts(x, op))
       copied(x, op);
   for (uint32_t i = 0; i < kernel->n_out; i++)
     x->map[kernel->out[i]->id] = x->map[yield->in[i]->id];
@@ -413,11 +467,13 @@ static void kernel_make(mixer *x, const outcome *results, uint32_t n) {
   x->op = lm_kernel_begin(&x->b, &points, values, x->n_in);
   for (uint32_t i = 0; i < x->n_in; i++)
     x->map[x->in[i]->id] = x->op->body->args[i];
-  if (x->scores)
-    dot_copy(x, x->scores, LM_F32);
-  for (int k = 0; k < x->n; k++)
-    body_copy(x, x->kernel[k]);
-  dot_copy(x, x->mix, LM_BF16);
+  for (const lm_op *op = x->mix->parent->first; op; op = op->next)
+    if (op == x->scores)
+      scores_copy(x);
+    else if (op == x->mix)
+      dot_copy(x, op, LM_BF16);
+    else if (is_member(x, op))
+      body_copy(x, op);
   for (uint32_t i = 0; i < n; i++)
     values[i] = x->map[results[i].sum ? results[i].sum->out[0]->id : results[i].old->id];
   lm_kernel_end(&x->b, x->op, values, n);
@@ -433,6 +489,20 @@ static void results_replace(mixer *x, const outcome *results, uint32_t n) {
     v->name = results[i].old->name;
     x->r->map[results[i].old->id] = v;
   }
+}
+
+static const lm_region *region_of(const lm_value *v) {
+  return v->def ? v->def->parent : v->region;
+}
+
+// True if no operation of the kernel reads a value that was not copied into it.
+static bool is_closed(const lm_op *kernel) {
+  const lm_region *body = kernel->body;
+  bool closed = true;
+  for (const lm_op *op = body->first; op; op = op->next)
+    for (uint32_t i = 0; i < op->n_in; i++)
+      closed &= region_of(op->in[i]) == body;
+  return closed;
 }
 
 static bool has_parts_of_concat(const mixer *x) {
@@ -452,7 +522,8 @@ static bool fuse(mixer *x, lm_op *front) {
   x->map = lm_calloc(m->n_values + 1, sizeof *x->map);
   x->b = (lm_builder){m, x->mix->parent, front, x->mix->loc, x->mix->remat};
   kernel_make(x, results, n);
-  bool fits = x->r->env->codegen->mixes(x->r->env->target, x->op);
+  const lm_pass_env *env = x->r->env;
+  bool fits = is_closed(x->op) && env->codegen->mixes(env->target, x->op);
   if (fits)
     results_replace(x, results, n);
   else
@@ -468,16 +539,15 @@ static bool fuse(mixer *x, lm_op *front) {
   return true;
 }
 
-static void visit(const lm_replacement *r, lm_op *dot) {
+static bool visit(const lm_replacement *r, lm_op *dot) {
   mixer x = {.r = r};
   if (!weights_find(&x, dot) || !heads_find(&x))
-    return;
+    return false;
   scores_find(&x);
   if (!members_find(&x) || !operands_find(&x) || has_parts_of_concat(&x))
-    return;
+    return false;
   lm_op *front = front_find(&x);
-  if (front)
-    fuse(&x, front);
+  return front && fuse(&x, front);
 }
 
 typedef struct dots {
@@ -494,24 +564,35 @@ static void dots_find(dots *d, lm_region *r) {
       LM_PUSH(d->arena, d->at, d->n, d->cap) = op;
 }
 
+// Visits the dots from `from` on until one is in a kernel, whose results replace the old ones
+// before the next is visited. Returns the number of the next; d->n: there is none.
+static uint32_t visit_until_one(lm_func *f, const lm_pass_env *env, const dots *d, uint32_t from) {
+  lm_module *m = f->module;
+  uint32_t n = m->n_values, i = from;
+  uint32_t *uses = lm_func_uses(f);
+  lm_value **map = lm_calloc(n + 1, sizeof *map);
+  lm_replacement r = {
+      m, env, uses, n, map,
+  };
+  bool found = false;
+  while (i < d->n && !found) {
+    lm_op *dot = d->at[i++];
+    found = dot->parent && visit(&r, dot); // without a parent: it is in a kernel
+  }
+  lm_func_substitute(f, map, n);
+  lm_free(map);
+  lm_free(uses);
+  return i;
+}
+
 bool lm_pass_mix_kernels(lm_module *m, const lm_pass_env *env) {
   if (!env->codegen || !env->codegen->mixes || !env->target)
     return true;
   for (lm_func *f = m->funcs; f; f = f->next) {
     dots d = {.arena = m->arena};
-    uint32_t n = m->n_values;
-    uint32_t *uses = lm_func_uses(f);
-    lm_value **map = lm_calloc(n + 1, sizeof *map);
-    lm_replacement r = {
-        m, env, uses, n, map,
-    };
     dots_find(&d, f->body);
-    for (uint32_t i = 0; i < d.n; i++)
-      if (d.at[i]->parent) // it is not yet in a kernel
-        visit(&r, d.at[i]);
-    lm_func_substitute(f, map, n);
-    lm_free(map);
-    lm_free(uses);
+    for (uint32_t i = 0; i < d.n;)
+      i = visit_until_one(f, env, &d, i);
   }
   return true;
 }
