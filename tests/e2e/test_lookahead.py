@@ -88,17 +88,29 @@ SCALED = (
 )
 
 
+# Weights of which those of later positions are not 0.
+UNMASKED = (
+    "exp((scores - max(scores, s)) * -0.5)",
+    "exp((scores - max(scores, s)) * 0)",
+    "exp(scores + 1e30)",
+    "exp(minimum(scores + 1e30, 0))",
+    "exp(minimum(scores - select(mask, 0, -1e30), 0))",
+    "exp(real(int(scores)) * 1e-9)",
+    "softmax(real(int(scores)), s)",
+)
+
+
 def test_scaled_scores(run):
-    """Masked scores stay masked when they are multiplied by a positive constant."""
+    """Masked scores stay masked when they are multiplied by a positive constant, not when a constant cancels them."""
+    text = model("p >= ps & same").replace("attention, xent", "softmax, xent").replace(
+        "    return dot(x", "    let scores = select(mask, dot(dot(x, wq, d), ks, e), -1e30)\n    return dot(x")
+    of = lambda weights: text.replace("attention(dot(x, wq, d), ks, vs, mask)", f"dot({weights}, vs, s)")
     for weights in SCALED:
-        text = model("p >= ps & same").replace("attention, xent", "softmax, xent").replace(
-            "attention(dot(x, wq, d), ks, vs, mask)", f"dot({weights}, vs, s)").replace(
-            "    return dot(x", "    let scores = select(mask, dot(dot(x, wq, d), ks, e), -1e30)\n    return dot(x")
-        code, err, found = causality(run, text)
+        code, err, found = causality(run, of(weights))
         check(code == 0 and found["proved"] == found["relations"], f"{weights}: {found} {err}")
-    for factor in ("-0.5", "0"):
-        code, err, _ = causality(run, text.replace("* 4", f"* {factor}"))
-        check(code == 1, f"{factor}: {err}")
+    for weights in UNMASKED:
+        code, err, _ = causality(run, of(weights))
+        check(code == 1, f"{weights}: {code} {err}")
 
 
 def drawn(draw, depth):

@@ -62,14 +62,18 @@ static const double *row(const source *x, int64_t t, int64_t other, int64_t n, d
 
 // ---- elementwise
 
+// A masked score absorbs small and unknown values, not a constant such as 1e30.
 static double negligible_sum(double x, double y) {
-  return x <= LM_NEVER || y <= LM_NEVER ? 10 * LM_NEVER : x + y;
+  if (x <= LM_NEVER && !(fabs(y) >= LM_LARGE))
+    return x;
+  if (y <= LM_NEVER && !(fabs(x) >= LM_LARGE))
+    return y;
+  return x + y;
 }
 
+// A row whose maximum is masked is masked as a whole.
 static double difference(double x, double y) {
-  if (x <= LM_NEVER)
-    return y <= LM_NEVER ? 0 : 10 * LM_NEVER;
-  return y >= -LM_NEVER ? 10 * LM_NEVER : x - y;
+  return x <= LM_NEVER && y <= LM_NEVER ? 0 : negligible_sum(x, -y);
 }
 
 static double comparison(double x, double y, bool holds) {
@@ -260,8 +264,6 @@ static double row_reduced(const lm_op *op, const double *x, int64_t n, bool *out
     sum += x[s];
     maximum = x[s] > maximum ? x[s] : maximum;
   }
-  if (*out_hidden)
-    return 10 * LM_NEVER;
   return !all ? NAN : op->code == LM_OP_MAX ? maximum : sum;
 }
 

@@ -183,3 +183,27 @@ bool lm_formula_refuted(const lm_formula *x) {
   cases s = {.n_atoms = 0};
   return !satisfiable(&s, &(pending){x, NULL});
 }
+
+// ---- columns
+
+const lm_formula *lm_formula_at_least(lm_arena *a, int more, int less, int64_t c) {
+  lm_linear x = lm_linear_term(more);
+  lm_linear y = lm_linear_term(less);
+  lm_linear d = lm_linear_add(&x, &y, -1);
+  d.c -= c;
+  return lm_formula_atom(a, &d);
+}
+
+const lm_formula *lm_formula_domain(lm_arena *a) {
+  const lm_formula *all = lm_formula_constant(true);
+  for (int i = 0; i < LM_TERMS_BASE; i++) {
+    lm_linear term = lm_linear_term(i);
+    term.c = i == LM_SEG_S ? 1 : 0;
+    all = lm_formula_and(a, all, lm_formula_atom(a, &term));
+  }
+  for (int i = LM_PROMPT_T; i <= LM_PROMPT_S; i++) {
+    lm_linear one = {.c = 1}, term = lm_linear_term(i), rest = lm_linear_add(&one, &term, -1);
+    all = lm_formula_and(a, all, lm_formula_atom(a, &rest));
+  }
+  return all;
+}

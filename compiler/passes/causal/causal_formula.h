@@ -55,4 +55,9 @@ const lm_formula *lm_formula_not(lm_arena *a, const lm_formula *x);
 // True if no integers satisfy it. False: some do, or it is not known: inequalities other than
 // x - y + c >= 0 of two terms are left out, and the number of cases is limited.
 bool lm_formula_refuted(const lm_formula *x);
+// term `more` >= term `less` + c
+const lm_formula *lm_formula_at_least(lm_arena *a, int more, int less, int64_t c);
+// Positions are at least 0, and documents at t also; those at s may be padding, -1. `prompt` is 0
+// or 1.
+const lm_formula *lm_formula_domain(lm_arena *a);
 #endif

@@ -231,13 +231,17 @@ static bool is_over_others(const prover *x, const lm_op *op) {
   return !lm_probe_over(op, x->p->is_position) && !lm_probe_over(op, x->p->is_history);
 }
 
+static bool is_float(const lm_value *v) {
+  return lm_dtype_is_float((lm_dtype)v->type.dtype);
+}
+
 // True if the operation has the elements of its first operand, or moves them along other axes.
 static bool keeps_elements(const prover *x, const lm_op *op) {
   switch (op->code) {
   case LM_OP_EXPAND:
   case LM_OP_PERMUTE:
   case LM_OP_STOP: return true;
-  case LM_OP_CAST: return op->in[0]->type.dtype != LM_BOOL && op->out[0]->type.dtype != LM_BOOL;
+  case LM_OP_CAST: return is_float(op->in[0]) && is_float(op->out[0]);
   case LM_OP_RENAME:
   case LM_OP_VIEW:
   case LM_OP_SLICE: return is_over_others(x, op);
@@ -278,6 +282,42 @@ static double factor_of(const lm_op *op, int which) {
   return op->code == LM_OP_DIV ? 1 / v->def->attr.num : v->def->attr.num;
 }
 
+// True if v times `sign` may hold a constant that cancels a masked score, such as 1e30. Unknown
+// values are smaller.
+static bool may_cancel(prover *x, const lm_value *v, int sign) {
+  const lm_op *op = v->def;
+  if (!op || !is_float(v))
+    return false;
+  if (!visit(x, v))
+    return true;
+  bool any = false;
+  switch (op->code) {
+  case LM_OP_CONST: return sign * op->attr.num >= LM_LARGE;
+  case LM_OP_NEG: return may_cancel(x, op->in[0], -sign);
+  case LM_OP_SUB: return may_cancel(x, op->in[0], sign) || may_cancel(x, op->in[1], -sign);
+  case LM_OP_ADD:
+  case LM_OP_SELECT:
+    for (uint32_t i = 0; i < op->n_in; i++)
+      any |= may_cancel(x, op->in[i], sign);
+    return any;
+  case LM_OP_EXP:
+  case LM_OP_POW:
+  case LM_OP_MUL:
+  case LM_OP_DIV:
+    for (uint32_t i = 0; i < op->n_in; i++)
+      any |= x->p->sketches[op->in[i]->id].unknown;
+    return !any && bound(x, v) >= LM_LARGE;
+  default: return keeps_elements(x, op) && may_cancel(x, op->in[0], sign);
+  }
+}
+
+// The same as `masked` of a term of a sum, whose other term is `other` times `sign`.
+static const lm_formula *masked_term(prover *x, const lm_value *v, const lm_value *other, int sign,
+                                     bool at_most) {
+  bool none = !at_most && may_cancel(x, other, sign);
+  return none ? lm_formula_constant(false) : masked(x, v, at_most);
+}
+
 // A score times a positive constant.
 static const lm_formula *scaled(prover *x, const lm_op *op, bool at_most) {
   double never = x->never;
@@ -285,7 +325,7 @@ static const lm_formula *scaled(prover *x, const lm_op *op, bool at_most) {
     double by = factor_of(op, i);
     if (!(by > 0 && never / by <= LEAST_MASK))
       continue;
-    x->never = never / by;
+    x->never = 1.001 * never / by; // cells are rounded
     const lm_formula *f = masked(x, op->in[i], at_most);
     x->never = never;
     return f;
@@ -313,11 +353,11 @@ static const lm_formula *masked(prover *x, const lm_value *v, bool at_most) {
     z = masked(x, op->in[2], at_most);
     return chosen(x, op->in[0], at_most, y, z);
   case LM_OP_ADD:
-    y = masked(x, op->in[0], at_most);
-    z = masked(x, op->in[1], at_most);
+    y = masked_term(x, op->in[0], op->in[1], 1, at_most);
+    z = masked_term(x, op->in[1], op->in[0], 1, at_most);
     return lm_formula_or(a, y, z);
   case LM_OP_SUB:
-    y = masked(x, op->in[0], at_most);
+    y = masked_term(x, op->in[0], op->in[1], -1, at_most);
     z = masked(x, op->in[1], !at_most);
     return lm_formula_and(a, y, lm_formula_not(a, z));
   case LM_OP_MUL:
@@ -372,31 +412,6 @@ static const lm_formula *zero(prover *x, const lm_value *v) {
 
 // ---- reductions over the history
 
-static const lm_formula *at_least(const prover *x, int more, int less, int64_t c) {
-  lm_linear a = lm_linear_term(more);
-  lm_linear b = lm_linear_term(less);
-  lm_linear d = lm_linear_add(&a, &b, -1);
-  d.c -= c;
-  return lm_formula_atom(x->p->a, &d);
-}
-
-// Positions are at least 0, and documents at t also; those at s may be padding, -1. `prompt` is 0
-// or 1.
-static const lm_formula *domain(const prover *x) {
-  lm_arena *a = x->p->a;
-  const lm_formula *all = lm_formula_constant(true);
-  for (int i = 0; i < LM_TERMS_BASE; i++) {
-    lm_linear term = lm_linear_term(i);
-    term.c = i == LM_SEG_S ? 1 : 0;
-    all = lm_formula_and(a, all, lm_formula_atom(a, &term));
-  }
-  for (int i = LM_PROMPT_T; i <= LM_PROMPT_S; i++) {
-    lm_linear one = {.c = 1}, term = lm_linear_term(i), rest = lm_linear_add(&one, &term, -1);
-    all = lm_formula_and(a, all, lm_formula_atom(a, &rest));
-  }
-  return all;
-}
-
 static const lm_formula *is_zero(lm_arena *a, int i) {
   lm_linear term = lm_linear_term(i);
   return lm_formula_zero(a, &term);
@@ -404,11 +419,11 @@ static const lm_formula *is_zero(lm_arena *a, int i) {
 
 static const lm_formula *hidden(const prover *x) {
   lm_arena *a = x->p->a;
-  const lm_formula *other =
-      lm_formula_or(a, at_least(x, LM_SEG_T, LM_SEG_S, 1), at_least(x, LM_SEG_S, LM_SEG_T, 1));
+  const lm_formula *other = lm_formula_or(a, lm_formula_at_least(a, LM_SEG_T, LM_SEG_S, 1),
+                                          lm_formula_at_least(a, LM_SEG_S, LM_SEG_T, 1));
   if (x->p->whole)
     return other;
-  const lm_formula *later = at_least(x, LM_POS_S, LM_POS_T, 1);
+  const lm_formula *later = lm_formula_at_least(a, LM_POS_S, LM_POS_T, 1);
   if (x->p->prompt)
     later = lm_formula_and(a, later,
                            lm_formula_or(a, is_zero(a, LM_PROMPT_T), is_zero(a, LM_PROMPT_S)));
@@ -421,7 +436,7 @@ static bool excludes(const prover *x, const lm_formula *f, const lm_formula *g) 
   const lm_formula *both = lm_formula_and(a, f, g);
   if (x->visits >= MAX_VISITS)
     return false;
-  return lm_formula_refuted(lm_formula_and(a, domain(x), both));
+  return lm_formula_refuted(lm_formula_and(a, lm_formula_domain(a), both));
 }
 
 static prover prover_of(const probe *p, lm_axis t, lm_axis s, bool itself) {
@@ -463,9 +478,9 @@ bool lm_mask_prove(probe *p, const lm_op *op) {
 
 static const lm_formula *is_far(const prover *x, int64_t back) {
   lm_arena *a = x->p->a;
-  const lm_formula *same =
-      lm_formula_and(a, at_least(x, LM_SEG_T, LM_SEG_S, 0), at_least(x, LM_SEG_S, LM_SEG_T, 0));
-  return lm_formula_and(a, same, at_least(x, LM_POS_T, LM_POS_S, back));
+  const lm_formula *same = lm_formula_and(a, lm_formula_at_least(a, LM_SEG_T, LM_SEG_S, 0),
+                                          lm_formula_at_least(a, LM_SEG_S, LM_SEG_T, 0));
+  return lm_formula_and(a, same, lm_formula_at_least(a, LM_POS_T, LM_POS_S, back));
 }
 
 // The operand v adds nothing to the reduction where it is `back` or more positions before t.
