@@ -1,5 +1,8 @@
 // report.c - messages: values in the notation of the language, and errors with the calls around
 // them.
+#include <math.h>
+#include <stdlib.h>
+
 #include "dsl/elab/edit.h"
 
 const char *el_show_axes(lm_elab *e, const el_axes *axes) {
@@ -31,12 +34,20 @@ static const char *show_list(lm_elab *e, const el_val *v) {
   return lm_arena_printf(e->a, "%s)", s);
 }
 
+// A number that is not whole is not printed as a whole one: 0.29 * 100 is 28.999999999999996.
+static const char *show_number(lm_elab *e, double x) {
+  const char *s = lm_arena_printf(e->a, "%g", x);
+  double read = strtod(s, NULL);
+  bool rounded = read == floor(read) && x != floor(x);
+  return rounded ? lm_arena_printf(e->a, "%.17g", x) : s;
+}
+
 const char *el_show(lm_elab *e, const el_val *v) {
   switch (v->k) {
   case V_ERROR: return "?";
   case V_NUM: {
     if (!v->has_size)
-      return v->known ? lm_arena_printf(e->a, "%g", v->num) : "a number";
+      return v->known ? show_number(e, v->num) : "a number";
     lm_buf b = {0};
     lm_size_print(v->size, &b);
     const char *s = lm_arena_printf(e->a, "%s", b.p);

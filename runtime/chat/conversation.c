@@ -12,6 +12,26 @@ void lm_conversation_free(lm_conversation *c) {
   *c = (lm_conversation){0};
 }
 
+// ---- weights
+
+// OpenAI's weight of a message: 0 or 1; not for all messages.
+static lm_status weight_check(const json_t *x, size_t i) {
+  const json_t *weight = json_object_get(x, "weight");
+  double w = json_number_value(weight);
+  if (!weight || json_is_null(weight))
+    return NULL;
+  if (json_is_number(weight) && w == 0)
+    return NULL;
+  if (json_is_number(weight) && w == 1)
+    return NULL;
+  return lm_fail(LM_USER, "message %zu has a \"weight\" that is neither 0 nor 1", i);
+}
+
+bool lm_chat_is_weighted(const json_t *message) {
+  const json_t *weight = json_object_get(message, "weight");
+  return !json_is_number(weight) || json_number_value(weight) != 0;
+}
+
 // ---- ShareGPT
 
 static const char *role_of(const char *from) {
@@ -35,7 +55,10 @@ static lm_status sharegpt_add(json_t *messages, const json_t *x, size_t i) {
   if (!role)
     return lm_fail(LM_USER, "message %zu is from \"%.40s\", expected human, gpt, system or tool", i,
                    from);
-  json_array_append_new(messages, json_pack("{s:s, s:O}", "role", role, "content", value));
+  LM_TRY(weight_check(x, i));
+  json_t *message = json_pack("{s:s, s:O}", "role", role, "content", value);
+  json_object_set(message, "weight", json_object_get(x, "weight"));
+  json_array_append_new(messages, message);
   return NULL;
 }
 
@@ -61,37 +84,25 @@ static void arguments_parse(json_t *message) {
   }
 }
 
+static bool is_empty(const json_t *x) {
+  bool text = json_is_string(x) && !json_string_length(x);
+  bool list = json_is_array(x) && !json_array_size(x);
+  return text || list || json_is_null(x);
+}
+
 // True if a message has a member, such as `tool_calls`, that may be all that it says.
 static bool says_otherwise(json_t *x) {
   static const char *const others[] = {"role", "content", "name", "weight", "id"};
   const char *key;
   json_t *value;
   json_object_foreach(x, key, value) {
-    bool other = json_is_null(value);
+    bool says = !is_empty(value);
     for (size_t i = 0; i < LM_COUNT(others); i++)
-      other |= !strcmp(key, others[i]);
-    if (!other)
+      says &= strcmp(key, others[i]) != 0;
+    if (says)
       return true;
   }
   return false;
-}
-
-// OpenAI's weight of a message: 0 or 1; not for all messages.
-static lm_status weight_check(const json_t *x, size_t i) {
-  const json_t *weight = json_object_get(x, "weight");
-  double w = json_number_value(weight);
-  if (!weight || json_is_null(weight))
-    return NULL;
-  if (json_is_number(weight) && w == 0)
-    return NULL;
-  if (json_is_number(weight) && w == 1)
-    return NULL;
-  return lm_fail(LM_USER, "message %zu has a \"weight\" that is neither 0 nor 1", i);
-}
-
-bool lm_chat_is_weighted(const json_t *message) {
-  const json_t *weight = json_object_get(message, "weight");
-  return !json_is_number(weight) || json_number_value(weight) != 0;
 }
 
 static lm_status openai_add(json_t *messages, json_t *x, size_t i) {

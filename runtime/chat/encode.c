@@ -134,11 +134,11 @@ static lm_status message_mark(const lm_chat *chat, const lm_conversation *c, mar
 
 static lm_status mark(const lm_chat *chat, const lm_conversation *c, size_t n, marked *m) {
   if (lm_template_has_generation(chat->template)) {
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = c->first; i < n; i++)
       if (!lm_chat_is_weighted(json_array_get(c->messages, i)))
         return lm_fail(LM_USER,
-                       "message %zu has the weight 0, which a template with {%% generation %%} "
-                       "does not heed",
+                       "message %zu has the weight 0, but the template marks the "
+                       "trained text by {%% generation %%}",
                        i);
     size_t begin = said_before(&m->r, (int64_t)c->first);
     memcpy(m->trained + begin, m->r.generated + begin, m->r.n - begin);
@@ -297,7 +297,7 @@ lm_status lm_chat_stop(const lm_chat *chat, lm_buf *out, int32_t *out_id) {
 void lm_chat_key_set(lm_chat *chat, const char *text, size_t n) {
   const char *names[] = {chat->bos,        chat->eos,    chat->field,   chat->prompt,
                          chat->completion, chat->chosen, chat->rejected};
-  uint64_t numbers[] = {2,
+  uint64_t numbers[] = {3,
                         chat->train_on,
                         (uint64_t)chat->now,
                         n,

@@ -61,6 +61,13 @@ def test_marks(run):
     run.write("w.jsonl", json.dumps({"messages": talk}) + "\n")
     out = run("data", program(run, 'chat("w.jsonl", template = "plain")'), "--show", 1)
     check("Assistant: b\\nUser: c\\nAssistant:« d\\n»" in out, out)
+    shared = [{"from": {"user": "human", "assistant": "gpt"}[m["role"]], "value": m["content"], "weight": m.get("weight")} for m in talk]
+    run.write("w.jsonl", json.dumps({"conversations": shared}) + "\n")
+    out = run("data", program(run, 'chat("w.jsonl", template = "plain")'), "--show", 1)
+    check("Assistant: b\\nUser: c\\nAssistant:« d\\n»" in out, out)
+    run.write("g.jinja", "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}")
+    err = run("data", program(run, 'chat("w.jsonl", template = "g.jinja")'), status=1)
+    check("message 1 has the weight 0, but the template marks the trained text by {% generation %}" in err, err)
     run.write("qa.jsonl", '{"q": "2+2=", "a": "4"}\n')
     out = run("data", program(run, 'prompt("qa.jsonl", prompt = "q", completion = "a")'), "--show", 1)
     check("seg 0: 5 tokens, 1 predicted: 2+2=«4»" in out, out)
@@ -125,10 +132,12 @@ def test_bad_conversations(run):
     with open(run.path("talk.jsonl"), "a") as f:
         f.write('{"messages": [{"role": "me", "content": "x"}]}\n{"text": 1}\n{"messages": [{"role": "user", "content": "x"}]}\n'
                 '{"messages": [{"role": "user", "content": null}, {"role": "assistant", "content": "x"}]}\n'
-                '{"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "x", "weight": "0"}]}\n')
+                '{"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "x", "weight": "0"}]}\n'
+                '{"messages": [{"role": "user", "content": null, "tool_calls": [], "refusal": ""}, {"role": "assistant", "content": "x"}]}\n')
     err = run("data", file, status=1)
     for line, why in ((3, "the template refuses the conversation: the template plain has no role me"), (4, 'no field "messages"'), (5, "nothing to train on"),
-                      (6, 'message 0 has no "content"'), (7, 'message 1 has a "weight" that is neither 0 nor 1')):
+                      (6, 'message 0 has no "content"'), (7, 'message 1 has a "weight" that is neither 0 nor 1'),
+                      (8, 'message 0 has no "content"')):
         check(f"talk.jsonl:{line}: " in err and why in err, err)
 
 

@@ -128,3 +128,5 @@ def test_sizes_from_fractions(run):
     err = run("check", run.write("s.lm", SIZED % 0.3), status=1)
     check("E09D" in err and "E087" in err and "got 2.4" in err, err)
     check("E041" not in err, err)
+    err = run("check", run.write("s.lm", SIZED.replace("d = 8", "d = 100") % 0.29), status=1)
+    check("because it is the size of an axis; got 28.999999999999996" in err, err)
