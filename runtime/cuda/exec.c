@@ -242,7 +242,7 @@ static lm_status exec_make(cuda_exec *e, const char *arch, int device, const lm_
   LM_TRY(kernels_make(e, o));
   e->builtins.driver = &e->d;
   e->builtins.stream = e->stream;
-  LM_TRY(lm_cuda_gemms_create(&e->builtins, &e->device, o->tf32, o->tuning, &e->gemms));
+  LM_TRY(lm_cuda_gemms_create(&e->builtins, &e->device, o, &e->gemms));
   LM_TRY(fault_make(e));
   LM_TRY(totals_make(e));
   LM_TRY(extents_make(e));

@@ -130,7 +130,8 @@ lm_status lm_cuda_gemm(lm_cuda_gemms *g, const lm_plan_step *s, bool overwrites,
                     .scale_b = p->scaled ? at[LM_GEMM_SCALE_B] : 0,
                     .scales = {p->scales[0], p->scales[1]},
                     .fast = p->fast,
-                    .epi = epilogue_of(s, var, at)};
+                    .epi = epilogue_of(s, var, at),
+                    .step = s};
   bool other = !p->scaled && x.aa != x.cc;
   bool rounds = lm_dtype_is_half((lm_dtype)x.cc) && (all.n_sums > 1 || other);
   if (!x.p.m || !x.p.n || !all.batch.size)

@@ -3,7 +3,8 @@
 // The library's matrices are column-major, so a GEMM is expressed by transposing operands or the
 // entire GEMM. The longest batch axis becomes the library's batch, the others are loops of calls.
 // Summed batch axes are calls that accumulate, in a separate f32 buffer if the result is bf16. A
-// GEMM whose strides no layout of the library expresses is computed by a builtin kernel. The
+// GEMM whose strides no layout of the library expresses, or for which it has no algorithm, is
+// computed by a builtin kernel, a loop; a warning names each large one. The
 // algorithm is chosen when a GEMM is first run, by the library's heuristic, for its shape, strides
 // and alignment alone, within LM_CUDA_WORKSPACE.
 //
@@ -16,6 +17,7 @@
 #ifndef LM_CUDA_GEMM_H
 #define LM_CUDA_GEMM_H
 #include "runtime/cuda/builtin.h"
+#include "runtime/hal/exec.h"
 
 // Bytes of the library's workspace (as NVIDIA recommends for Hopper), and of the f32 buffer for
 // sums that are rounded when they are complete. They are adjacent.
@@ -102,10 +104,10 @@ typedef struct lm_cuda_choices {
 } lm_cuda_choices;
 
 typedef struct lm_cuda_gemms lm_cuda_gemms;
-// The builtins and the choices (optional) must outlive the result. The CUDA context must be
-// current. tf32: as in lm_exec_options.
-lm_status lm_cuda_gemms_create(const lm_cuda_builtins *b, const lm_cuda_device *device, bool tf32,
-                               lm_cuda_choices *choices, lm_cuda_gemms **out);
+// The builtins, the device and the choices (tuning, optional) must outlive the result. The CUDA
+// context must be current.
+lm_status lm_cuda_gemms_create(const lm_cuda_builtins *b, const lm_cuda_device *device,
+                               const lm_exec_options *o, lm_cuda_gemms **out);
 void lm_cuda_gemms_destroy(lm_cuda_gemms *g);
 // Between a call with `on` and one without, lm_cuda_gemm measures algorithms and computes nothing.
 // Operands must be zeros.

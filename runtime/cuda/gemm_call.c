@@ -23,6 +23,11 @@ struct lm_cuda_gemms {
   const lm_cuda_builtins *builtins;
   bool tf32;
   lm_cuda_choices *choices; // optional
+  const lm_cuda_device *device;
+  void (*warning)(void *user, const char *text); // optional
+  void *warning_user;
+  const lm_plan_step **slow; // that were reported
+  uint32_t n_slow, cap_slow;
   bool measuring;
   double deadline; // lm_now() when the budget for measuring is exhausted
   void *from, *to; // events, while measuring
@@ -74,12 +79,15 @@ static lm_status choices_check(lm_cuda_gemms *g, const lm_cuda_device *device) {
   return NULL;
 }
 
-lm_status lm_cuda_gemms_create(const lm_cuda_builtins *b, const lm_cuda_device *device, bool tf32,
-                               lm_cuda_choices *choices, lm_cuda_gemms **out) {
+lm_status lm_cuda_gemms_create(const lm_cuda_builtins *b, const lm_cuda_device *device,
+                               const lm_exec_options *o, lm_cuda_gemms **out) {
   lm_cuda_gemms *g = lm_alloc(sizeof *g);
   g->builtins = b;
-  g->tf32 = tf32;
-  g->choices = choices;
+  g->device = device;
+  g->tf32 = o->tf32;
+  g->choices = o->tuning;
+  g->warning = o->warning;
+  g->warning_user = o->warning_user;
   g->arena = lm_arena_create();
   lm_status s = library_open(g, device->driver);
   if (!s)
@@ -449,6 +457,50 @@ lm_status lm_cuda_gemms_measure(lm_cuda_gemms *g, bool on) {
   return NULL;
 }
 
+// ---- GEMMs that the library refuses
+
+// Seconds of the builtin loop, at least: its instructions for each term of a sum are two loads, a
+// multiplication, and the addresses and counter of the next term.
+static double loop_seconds(const lm_target *t, const lm_plan_step *s) {
+  static const double INSTRUCTIONS = 8;
+  double terms = (double)s->flops / 2;
+  return t->rates.lanes > 0 ? terms * INSTRUCTIONS / t->rates.lanes : 0;
+}
+
+static bool is_reported(const lm_cuda_gemms *g, const lm_plan_step *s) {
+  for (uint32_t i = 0; i < g->n_slow; i++)
+    if (g->slow[i] == s)
+      return true;
+  return false;
+}
+
+// Reports a GEMM, once, that takes much longer than by the library. known: the library takes its
+// types and strides.
+static void slow_report(lm_cuda_gemms *g, const lm_cuda_call *x, bool known) {
+  static const double MUCH = 1e-4; // seconds
+  const lm_target *t = &g->device->target;
+  const lm_plan_step *s = x->step;
+  double flops = (double)s->flops;
+  double loop = loop_seconds(t, s);
+  double usual = lm_target_seconds(t, (lm_dtype)x->aa, flops, (double)s->moved, NULL);
+  if (!g->warning || loop - usual < MUCH || is_reported(g, s))
+    return;
+  lm_buf text = {0};
+  lm_buf_printf(&text, "the GEMM of %s is slow on %s: ", s->label, g->device->name);
+  lm_buf_printf(&text,
+                known ? "cuBLASLt %llu has no algorithm for it (%s, m = %lld, n = %lld, "
+                        "k = %lld)"
+                      : "cuBLASLt %llu does not take its strides or types (%s, m = %lld, "
+                        "n = %lld, k = %lld)",
+                (unsigned long long)g->lt.cublasLtGetVersion(), lm_dtype_name((lm_dtype)x->aa),
+                (long long)x->p.m, (long long)x->p.n, (long long)x->p.k);
+  lm_buf_printf(&text, "; a loop without tensor cores computes it, in %.2g ms or more", 1e3 * loop);
+  lm_buf_printf(&text, " instead of about %.2g ms", 1e3 * usual);
+  g->warning(g->warning_user, text.p);
+  lm_buf_free(&text);
+  LM_PUSH(g->arena, g->slow, g->n_slow, g->cap_slow) = s;
+}
+
 // ---- calls
 
 static lm_status loop_run(const lm_cuda_gemms *g, const lm_cuda_call *x) {
@@ -500,9 +552,12 @@ lm_status lm_cuda_call_run(lm_cuda_gemms *g, const lm_cuda_call *x, lm_cuda_addr
     LM_TRY(entry_find(g, fit, &k, &e));
   if (!plain && !(e && e->supported))
     return parts_run(g, x, workspace);
+  bool refused = !e || !e->supported;
+  if (refused && !x->scale_a)
+    slow_report(g, x, e);
   if (g->measuring)
     return e ? entry_choose(g, fit, e, workspace) : NULL;
-  if (!e || !e->supported)
+  if (refused)
     return loop_run(g, x);
   LM_TRY(addresses_set(g, fit, e));
   return check(g, library_call(g, fit, e, workspace), "a GEMM");

@@ -21,6 +21,7 @@ typedef struct lm_cuda_call {
   lm_scales scales[2];
   bool fast; // sums may be in narrower accumulators
   lm_cuda_epilogue epi;
+  const lm_plan_step *step; // that it is of, for messages
 } lm_cuda_call;
 
 // Runs the call, by the library or, if it does not support the types, strides or alignment, by

@@ -33,7 +33,7 @@ typedef struct lm_exec_options {
   // The ranks of the plan's mesh, in groups along its axes (lm_comm_groups); NULL: one process,
   // which cannot run functions with collectives. Outlives the executor.
   struct lm_comm *comm;
-  // Optional: receives a sentence about a kernel that will be slow on this device.
+  // Optional: receives a sentence about a kernel, or a GEMM, that will be slow on this device.
   void (*warning)(void *user, const char *text);
   void *warning_user;
 } lm_exec_options;

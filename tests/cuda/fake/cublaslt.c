@@ -266,10 +266,13 @@ static bool epilogue_fits(const desc *d, const layout *c) {
          (d->aux && d->aux % 16 == 0 && d->aux_ld % 8 == 0 && (uint64_t)d->aux_ld >= c->rows);
 }
 
-// Unless FAKE_CUDA contains "plain", the library supports every epilogue.
-static bool refuses(const desc *d) {
+// Unless FAKE_CUDA contains "plain", the library supports every epilogue, and unless it contains
+// "refuse", all matrices of bf16.
+static bool refuses(const desc *d, const layout *a) {
   const char *how = getenv("FAKE_CUDA");
-  return d->epilogue != LM_LT_EPILOGUE_NONE && how && strstr(how, "plain");
+  bool plain = how && strstr(how, "plain");
+  bool refuse = how && strstr(how, "refuse");
+  return (plain && d->epilogue != LM_LT_EPILOGUE_NONE) || (refuse && a->type == LM_CUBLASLT_BF16);
 }
 
 // The alignment that the library assumes of a pointer in the descriptor, from its value when an
@@ -329,7 +332,7 @@ FAKE_API int cublasLtMatmulAlgoGetHeuristic(void *handle, void *d, void *a, void
     return INTERNAL;
   if (wanted < 1 || !layouts_fit(d, a, b, c) || !epilogue_fits(d, c) || c != c2)
     return INVALID;
-  if (refuses(d) || (has_codes(a, b) && !(codes_fit(d, a, b, c) && codes_aligned(p->align))))
+  if (refuses(d, a) || (has_codes(a, b) && !(codes_fit(d, a, b, c) && codes_aligned(p->align))))
     return NOT_SUPPORTED;
   for (int i = 0; i < wanted && i < 3; i++, ++*found) {
     results[i] = (lm_lt_heuristic){.algo = algo_of(d, a, b, c, p->align),

@@ -28,14 +28,15 @@
 // capability), alloc=N, launch=N (the N-th allocation or launch fails), fault=N (the N-th kernel
 // faults; from then on everything fails), devices=N (the number of GPUs), memory=BYTES (8 GiB by
 // default), driver=12040 (the CUDA version of the driver), plain (cuBLASLt has no algorithm for a
-// GEMM with an epilogue), eager (every stream but the first executes at once), seed=N (operations
-// of all streams execute at random times, as early as with `eager` or later), counts (at the end
-// are printed: the bytes that were copied to the host, the most bytes that were allocated, the
-// launches of graphs, the launches of kernels that may begin early, and the copies and messages of
-// each stream, with the number of those that are concurrent to kernels), blind=N (stream N, by the
-// order in which they were created, waits for no event), unseen=N (no stream waits for its events),
-// untiled (cuBLASLt reads scales of blocks row by row, a planted fault), old (NVRTC makes no code
-// for sm_100a), serialized (NVRTC reports that it serialized the GEMMs of attention)
+// GEMM with an epilogue), refuse (nor for one of bf16), eager (every stream but the first executes
+// at once), seed=N (operations of all streams execute at random times, as early as with `eager` or
+// later), counts (at the end are printed: the bytes that were copied to the host, the most bytes
+// that were allocated, the launches of graphs, the launches of kernels that may begin early, and
+// the copies and messages of each stream, with the number of those that are concurrent to kernels),
+// blind=N (stream N, by the order in which they were created, waits for no event), unseen=N (no
+// stream waits for its events), untiled (cuBLASLt reads scales of blocks row by row, a planted
+// fault), old (NVRTC makes no code for sm_100a), serialized (NVRTC reports that it serialized the
+// GEMMs of attention)
 #ifndef FAKE_H
 #define FAKE_H
 #include <stdbool.h>
