@@ -106,18 +106,50 @@ static source found(const tracker *x, const lm_op *op) {
 
 static void region_visit(const tracker *x, const lm_region *r);
 
+// A carry of a loop has the origin that its values have in all iterations. The arguments of other
+// regions count as learned.
+static void carries_enter(const tracker *x, const lm_op *loop) {
+  x->from[loop->body->args[0]->id] = FIXED;
+  for (uint32_t i = 0; i < loop->n_in; i++)
+    x->from[loop->body->args[i + 1]->id] = x->from[loop->in[i]->id];
+}
+
+// True if an iteration gives a carry another origin.
+static bool carries_change(const tracker *x, const lm_op *loop) {
+  bool changed = false;
+  for (uint32_t i = 0; i < loop->n_in; i++) {
+    origin *of = &x->from[loop->body->args[i + 1]->id];
+    origin next = x->from[loop->body->last->in[i]->id];
+    changed |= next < *of;
+    *of = next < *of ? next : *of;
+  }
+  return changed;
+}
+
+static void carries_leave(const tracker *x, const lm_op *loop) {
+  for (uint32_t i = 0; i < loop->n_in; i++)
+    x->from[loop->out[i]->id] = x->from[loop->body->args[i + 1]->id];
+}
+
 // Values of any iteration count for all of them.
 static void body_visit(const tracker *x, const lm_op *op) {
   const lm_op *yield = op->body->last;
+  bool origins = x->from && op->code == LM_OP_LOOP;
   source s = joined(x, op->in, op->n_in);
   s.combined |= s.from && combines(x, op);
-  for (int visits = 0; visits < 2; visits++) {
+  if (origins)
+    carries_enter(x, op);
+  bool changed = true;
+  for (int visits = 0; visits < 2 || changed; visits++) {
     for (uint32_t i = 0; i < op->body->n_args; i++)
       x->of[op->body->args[i]->id] = s;
     region_visit(x, op->body);
     source next = joined(x, yield->in, yield->n_in);
     s = s.combined || !next.from ? s : next;
+    changed = origins && carries_change(x, op);
   }
+  if (origins)
+    carries_leave(x, op);
   for (uint32_t i = 0; i < op->n_out; i++)
     x->of[op->out[i]->id] = joined(x, yield->in, yield->n_in);
 }
@@ -173,6 +205,26 @@ static const char *index_name(const lm_value *v) {
   return dot ? dot + 1 : "bt.next";
 }
 
+// True if v is an argument of the loss, or one in another layout or type.
+static bool is_argument(const lm_func *f, const lm_value *v) {
+  while (v->def && (v->def->code == LM_OP_CAST || v->def->code == LM_OP_PERMUTE))
+    v = v->def->in[0];
+  for (uint32_t i = 0; i < f->body->n_args; i++)
+    if (f->body->args[i] == v)
+      return true;
+  return false;
+}
+
+static void unweighted_report(const probe *p, const lm_func *f, const lm_op *from) {
+  lm_diag *d = LM_REPORT(p->c, from->loc, W219);
+  if (is_argument(f, from->in[1]))
+    lm_diag_help(p->c, d, "sum(xent(z, %s) * bt.w)", index_name(from->in[1]));
+  else
+    lm_diag_help(p->c, d,
+                 "the targets are computed, such as tokens further on: multiply by "
+                 "weights that are computed of bt.w in the same way");
+}
+
 static void unweighted_warn(const probe *p, const lm_func *f) {
   tracker x = tracker_make(p, f, p->reads_next);
   x.from = LM_NEW_N(p->a, origin, p->m->n_values + 1);
@@ -180,8 +232,7 @@ static void unweighted_warn(const probe *p, const lm_func *f) {
     x.from[f->body->args[i]->id] = is_fixed(f->body->args[i]) ? FIXED : CHOSEN;
   const lm_op *from = unweighted(&x, f);
   if (from)
-    lm_diag_help(p->c, LM_REPORT(p->c, from->loc, W219), "sum(xent(z, %s) * bt.w)",
-                 index_name(from->in[1]));
+    unweighted_report(p, f, from);
   if (p->reads_tok)
     lm_diag_help(p->c, LM_REPORT(p->c, p->reads_tok->loc, W21A), "sum(xent(z, bt.next) * bt.w)");
 }
