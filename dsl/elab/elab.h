@@ -153,8 +153,9 @@ typedef struct el_frame {
   el_axes carried; // of the carries of loops over subs around, whose sizes may change
   bool has_result;
   el_val result;
-  bool runs;       // the body of a method, or of a function that is checked by itself
-  bool incomplete; // after an error, names that later statements use may be missing
+  const ast_stmt *counts; // the loop over a number that runs, or NULL
+  bool runs;              // the body of a method, or of a function that is checked by itself
+  bool incomplete;        // after an error, names that later statements use may be missing
 } el_frame;
 
 typedef struct el_draws el_draws; // the random numbers drawn so far in a function (draw.c)
@@ -479,6 +480,12 @@ void el_run(lm_elab *e, const ast_body *body);
 void el_run_for(lm_elab *e, const ast_stmt *st);
 // Evaluates the body of a loop once, with the carries bound to `in`. var: the value of the loop's
 // name, or NULL. out: the new values of the carries.
+// True if the loop that runs is over a number that an axis is named after, as in `for at in d`.
+bool el_counts_axis(const lm_elab *e);
+// Adds that to an error in the body, for a program that means the axis.
+void el_help_counts(lm_elab *e, lm_diag *d);
+// After an error: the names that the emits of a body give a value have an error.
+void el_emits_failed(lm_elab *e, const ast_body *body);
 void el_run_body(lm_elab *e, const ast_stmt *st, const el_val *var, const el_val *in, el_val *out);
 // A `let` of one name.
 void el_bind_let(lm_elab *e, const ast_name *n, el_val v);

@@ -78,6 +78,34 @@ static bool has_parse_error(const ast_body *body) {
   return false;
 }
 
+static bool has_axis(const el_axis_bind *b, lm_sym name) {
+  while (b && b->name != name)
+    b = b->up;
+  return b;
+}
+
+bool el_counts_axis(const lm_elab *e) {
+  const el_frame *f = e->frame;
+  const ast_expr *x = f->counts ? f->counts->expr : NULL;
+  if (!x || x->kind != EX_NAME)
+    return false;
+  return has_axis(f->axes, x->text) || (f->self && has_axis(f->self->inst->axes, x->text));
+}
+
+void el_help_counts(lm_elab *e, lm_diag *d) {
+  if (el_counts_axis(e))
+    lm_diag_help(e->c, d,
+                 "%s is a number here, so the loop repeats its body; only the axis of positions, "
+                 "such as t, is passed one position after the other",
+                 e->frame->counts->expr->text);
+}
+
+void el_emits_failed(lm_elab *e, const ast_body *body) {
+  for (uint32_t i = 0; i < body->n; i++)
+    if (body->v[i]->kind == ST_EMIT)
+      el_bind_name(e, body->v[i]->names.v[0].text, el_error(), false);
+}
+
 // Within and after a loop over subs, the names of the axes of a carry are those of its value.
 static void bind_axes(lm_elab *e, const el_val *v) {
   for (uint32_t k = 0; v->k == V_TENSOR && k < v->axes.n; k++)
@@ -95,10 +123,18 @@ static void carry_axes(lm_elab *e, const el_val *v) {
   bind_axes(e, v);
 }
 
+static void report_changed(lm_elab *e, const ast_name *carry, const el_val *in, const el_val *out) {
+  lm_diag *d = EL_ERR(e, carry->loc, E026, carry->text);
+  lm_diag_note(e->c, d, in->loc, "its type before the loop is %s", el_show(e, in));
+  lm_diag_note(e->c, d, out->loc, "its type at the end of an iteration is %s", el_show(e, out));
+  el_help_counts(e, d);
+}
+
 void el_run_body(lm_elab *e, const ast_stmt *st, const el_val *var, const el_val *in, el_val *out) {
   const el_bind *names = e->frame->names.last;
   el_axis_bind *axes = e->frame->axes;
   el_axes carried = e->frame->carried;
+  uint32_t errors = e->c->n_rejects;
   bool over_subs = var && var->k == V_INST;
   if (var)
     el_bind_name(e, st->names.v[0].text, *var, false);
@@ -125,10 +161,8 @@ void el_run_body(lm_elab *e, const ast_stmt *st, const el_val *var, const el_val
       out[i] = el_adapt(e, &out[i], in[i].kind, st->loc);
     if (same_carry(&in[i], &out[i]) || (over_subs && may_become(&in[i], &out[i])))
       continue;
-    lm_diag *d = EL_ERR(e, st->carry.v[i].loc, E026, st->carry.v[i].text);
-    lm_diag_note(e->c, d, in[i].loc, "its type before the loop is %s", el_show(e, &in[i]));
-    lm_diag_note(e->c, d, out[i].loc, "its type at the end of an iteration is %s",
-                 el_show(e, &out[i]));
+    if (!el_counts_axis(e) || e->c->n_rejects == errors)
+      report_changed(e, &st->carry.v[i], &in[i], &out[i]);
     out[i] = el_error();
   }
   el_names_truncate(&e->frame->names, names);
@@ -350,10 +384,16 @@ static void run_over_count(lm_elab *e, const ast_stmt *st, const el_val *over, i
     EL_ERR(e, st->expr->loc, E028, INT32_MAX, (long long)count);
     return;
   }
+  const ast_stmt *around = e->frame->counts;
+  uint32_t errors = e->c->n_rejects;
+  e->frame->counts = st;
   for (; unrolled && it.first < count && el_budget(e, st->loc); it.first++)
     run_loop(e, &it, 1, name, carry);
   if (count > 0 && !unrolled)
     run_loop(e, &it, count, name, carry);
+  if (el_counts_axis(e) && e->c->n_rejects > errors)
+    el_emits_failed(e, &st->body);
+  e->frame->counts = around;
 }
 
 static void report_not_loopable(lm_elab *e, const ast_stmt *st, const el_val *over) {

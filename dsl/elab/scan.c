@@ -155,9 +155,7 @@ static void evaluate_body(lm_elab *e, struct el_scan *s, const el_val *in, el_va
 static void run_failed(lm_elab *e, const ast_stmt *st, el_val *carry) {
   for (uint32_t i = 0; i < st->carry.n; i++)
     carry[i] = el_error();
-  for (uint32_t i = 0; i < st->body.n; i++)
-    if (st->body.v[i]->kind == ST_EMIT)
-      el_bind_name(e, st->body.v[i]->names.v[0].text, el_error(), false);
+  el_emits_failed(e, &st->body);
 }
 
 // While only checking: evaluates the body without a scan of the IR.
