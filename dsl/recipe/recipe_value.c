@@ -1,7 +1,8 @@
 // recipe_value.c - values of recipes: arithmetic on quantities, and checks against the schema.
-#include "dsl/recipe/settings.h"
 #include <math.h>
 #include <string.h>
+#include "dsl/recipe/settings.h"
+#include "dsl/syntax/parse.h"
 
 enum {
   MAX_LETS = 32 // depth of lets that refer to lets
@@ -165,6 +166,13 @@ static bool is_arithmetic(const ast_expr *e) {
          e->kind == EX_BINARY || e->kind == EX_NAME;
 }
 
+// True unless e is a number whose letters are no magnitude, such as 1h.
+static bool is_spelled(const ast_expr *e) {
+  ast_expr read;
+  size_t n = e->kind == EX_NUMBER ? strlen(e->spelling) : 0;
+  return !n || (size_t)lm_number_read(e->spelling, n, &read) == n;
+}
+
 static bool wrong_unit(lm_resolver *R, const lm_schema_key *key, const ast_expr *e,
                        const lm_amount *a) {
   bool planned;
@@ -181,11 +189,16 @@ static bool wrong_unit(lm_resolver *R, const lm_schema_key *key, const ast_expr 
                      : lm_schema_has_word(key->units, "tokens", &planned) ? "tokens"
                      : lm_schema_has_word(key->units, "docs", &planned)   ? "docs"
                                                                           : NULL;
+  bool bytes = lm_schema_has_word(key->units, "bytes", &planned);
   const char *rows = lm_schema_has_word(key->units, "seqs", &planned)
                          ? lm_arena_printf(R->c->arena, ", or %s seqs for rows", e->spelling)
                          : "";
   bool share = !unit && lm_schema_has_word(key->units, "%", &planned);
-  if (!a->unit && unit && e->kind == EX_NUMBER)
+  if (!a->unit && !is_spelled(e))
+    return false; // the lexer has reported the letters behind the digits
+  if (!a->unit && bytes && e->kind == EX_NUMBER)
+    lm_diag_help(R->c, d, "write %s GB or %s GiB", e->spelling, e->spelling);
+  else if (!a->unit && unit && e->kind == EX_NUMBER)
     lm_diag_help(R->c, d, "write %s %s%s", e->spelling, unit, rows);
   else if (!a->unit && share && a->value > 0)
     lm_diag_help(R->c, d, "write %g%%", a->value < 1 ? 100 * a->value : a->value);
@@ -234,7 +247,9 @@ static bool check_word(lm_resolver *R, const lm_schema_key *key, const ast_expr 
     return wrong(R, key, e);
   if (!*key->words || lm_schema_has_word(key->words, e->text, &planned))
     return true;
-  suggest(R, report(R, key, e), lm_schema_nearest_word(R->c, key->words, e->text));
+  lm_diag *d = report(R, key, e);
+  const char *names[LM_SCHEMA_WORDS];
+  lm_recipe_help(R->c, d, key->path, e->text, names, lm_schema_words(R->c, key->words, names));
   return false;
 }
 

@@ -104,12 +104,16 @@ bool lm_schema_has_word(const char *list, const char *text, bool *out_planned) {
   return false;
 }
 
-const char *lm_schema_nearest_word(lm_ctx *c, const char *list, const char *text) {
-  const char *names[16];
+int lm_schema_words(lm_ctx *c, const char *list, const char *out[LM_SCHEMA_WORDS]) {
   int n = 0;
-  for (word w; n < (int)LM_COUNT(names) && word_next(&list, &w);)
-    names[n++] = lm_arena_strndup(c->arena, w.s, w.n);
-  return lm_nearest(text, names, n);
+  for (word w; n < LM_SCHEMA_WORDS && word_next(&list, &w);)
+    out[n++] = lm_arena_strndup(c->arena, w.s, w.n);
+  return n;
+}
+
+const char *lm_schema_nearest_word(lm_ctx *c, const char *list, const char *text) {
+  const char *names[LM_SCHEMA_WORDS];
+  return lm_nearest(text, names, lm_schema_words(c, list, names));
 }
 
 const char *lm_schema_list(lm_ctx *c, const char *list) {

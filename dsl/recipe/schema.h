@@ -69,6 +69,10 @@ bool lm_schema_has_default(const lm_schema_key *k);
 // True if `word` is in a list such as "f32 bf16?". *out_planned: a "?" marks it as not available
 // yet.
 bool lm_schema_has_word(const char *list, const char *word, bool *out_planned);
+enum {
+  LM_SCHEMA_WORDS = 16 // the words of a list at most
+};
+int lm_schema_words(lm_ctx *c, const char *list, const char *out[LM_SCHEMA_WORDS]);
 const char *lm_schema_nearest_word(lm_ctx *c, const char *list, const char *word);
 // A list for messages: "steps, tokens or epochs".
 const char *lm_schema_list(lm_ctx *c, const char *list);
