@@ -23,6 +23,7 @@ static lm_status render(const lm_chat *chat, const lm_conversation *c, size_t n,
                           .bos = chat->bos,
                           .eos = chat->eos,
                           .prompt = prompt,
+                          .texts = true,
                           .now = chat->now};
   *out = (marked){0};
   LM_TRY(lm_template_render(chat->template, &in, &out->r));

@@ -142,11 +142,26 @@ void jt_repr(jt_run *r, const jt_value *v, jt_out *o) {
     jt_fail(r, "%s cannot be printed", jt_kind_name(v));
 }
 
+// True if v is the list of parts of a message's content, or one of them.
+static bool is_content(const jt_value *v, int64_t *out_message) {
+  lm_origin from = v->kind == JT_LIST   ? v->list->from
+                   : v->kind == JT_DICT ? v->dict->from
+                                        : LM_ORIGIN_TEMPLATE;
+  *out_message = lm_origin_message(from);
+  return *out_message >= 0 && lm_origin_field(from) == LM_FIELD_CONTENT;
+}
+
 jt_string jt_to_string(jt_run *r, const jt_value *v) {
+  int64_t message;
   if (v->kind == JT_STRING)
     return v->s;
   if (v->kind == JT_UNDEFINED)
     return jt_text("");
+  if (r->in->texts && is_content(v, &message))
+    jt_fail(r,
+            "the content of message %lld is a list of parts, of which the template takes none: "
+            "write their texts as one text",
+            (long long)message);
   jt_out o = {0};
   jt_repr(r, v, &o);
   return jt_out_string(&o);

@@ -62,6 +62,7 @@ typedef struct lm_template_input {
   const char *bos, *eos;  // bos_token and eos_token, which count as the template's own text; NULL:
                           // not defined
   bool prompt;            // add_generation_prompt
+  bool texts;  // LM_USER if the parts of a content would be written as Python's text of a list
   int64_t now; // for strftime_now: seconds since 1970 on a local clock; 0: it is an error
 } lm_template_input;
 

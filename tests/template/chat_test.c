@@ -250,6 +250,29 @@ static void test_faults(void) {
   lm_template_destroy((lm_template *)chat.template);
 }
 
+// Content in parts reaches a template that iterates over it, and no other one.
+static void test_parts(void) {
+  const char *line = "{\"messages\": [{\"role\": \"user\", \"content\":"
+                     " [{\"type\": \"text\", \"text\": \"hi\"}]},"
+                     " {\"role\": \"assistant\", \"content\": \"yes\"}]}";
+  static const char *const prints[] = {"{{ m.content }}", "{{ m.content | trim }}",
+                                       "{{ 'x' ~ m.content }}", "{{ m.content[0] }}"};
+  lm_tokens ids = {0};
+  for (size_t i = 0; i < LM_COUNT(prints); i++) {
+    lm_buf text = {0};
+    lm_buf_printf(&text, "{%% for m in messages %%}%s{%% endfor %%}", prints[i]);
+    lm_chat chat = {.tokenizer = tokenizer, .template = template_of(text.p), .train_on = ASSISTANT};
+    CHECK_FAILS(encode(&chat, line, false, &ids), LM_USER,
+                "the content of message 0 is a list of parts");
+    lm_template_destroy((lm_template *)chat.template);
+    lm_buf_free(&text);
+  }
+  lm_tokens_free(&ids);
+  row("{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}"
+      "{% for p in m.content %}{{ p.text }}:{% endfor %}{% endif %}{% endfor %}",
+      ASSISTANT, line, "hi:«yes»");
+}
+
 static void stop(const char *template, const char *expected, int32_t id) {
   lm_chat chat = {.tokenizer = tokenizer,
                   .template = template_of(template),
@@ -290,6 +313,7 @@ int main(void) {
   test_tools();
   test_injection();
   test_prompts();
+  test_parts();
   test_faults();
   stop(lm_chat_builtin("chatml"), "<|im_end|>", 257);
   stop(qwen3.p, "<|im_end|>", 257);
