@@ -35,7 +35,18 @@ static bool is_dir(const char *path) {
   return !stat(path, &st) && S_ISDIR(st.st_mode);
 }
 
-static lm_status dir_make(const char *path, mode_t mode) {
+// in_way: the kind of failure if a file has the name of a folder.
+static lm_status one_make(const char *path, mode_t mode, lm_kind in_way) {
+  if (is_dir(path) || !mkdir(path, mode))
+    return NULL;
+  if (errno != EEXIST)
+    return lm_fail_errno("cannot make folder %s", path);
+  if (is_dir(path)) // another process has made it
+    return NULL;
+  return lm_fail(in_way, "cannot make folder %s: a file of that name is in the way", path);
+}
+
+static lm_status dir_make(const char *path, mode_t mode, lm_kind in_way) {
   char *p = lm_strdup(path);
   lm_status s = NULL;
   for (char *at = p; !s && *at;) {
@@ -43,22 +54,20 @@ static lm_status dir_make(const char *path, mode_t mode) {
     at += strcspn(at, "/");
     char end = *at;
     *at = 0;
-    if (*p && !is_dir(p) && mkdir(p, mode) && errno != EEXIST)
-      s = lm_fail_errno("cannot make folder %s", p);
+    if (*p)
+      s = one_make(p, mode, in_way);
     *at = end;
   }
-  if (!s && *p && !is_dir(p))
-    s = lm_fail(LM_ENV, "cannot make folder %s: a file of that name is in the way", p);
   lm_free(p);
   return s;
 }
 
 lm_status lm_dir_make(const char *path) {
-  return dir_make(path, 0777);
+  return dir_make(path, 0777, LM_USER);
 }
 
 lm_status lm_dir_make_private(const char *path) {
-  return dir_make(path, 0700);
+  return dir_make(path, 0700, LM_ENV);
 }
 
 void lm_umask_add(unsigned mask) {

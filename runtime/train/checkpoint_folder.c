@@ -40,6 +40,8 @@ lm_status lm_checkpoint_steps_list(lm_arena *a, const char *dir, lm_checkpoint_s
   *out = (lm_checkpoint_steps){0};
   if (!d && errno == ENOENT)
     return NULL;
+  if (!d && errno == ENOTDIR)
+    return lm_fail(LM_USER, "a file is in the way of folder %s; name another folder", dir);
   if (!d)
     return lm_fail_errno("cannot open folder %s", dir);
   for (struct dirent *e; (e = readdir(d));)

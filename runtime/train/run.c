@@ -512,6 +512,18 @@ static lm_status train(lm_run *r) {
   return lm_run_log_draw(r->log);
 }
 
+// Adds to a failure of the environment, such as a full disk, where the run resumes.
+static lm_status resumes_from(const lm_run *r, lm_status s) {
+  if (!s || s->kind != LM_ENV || own_last(r) < 0)
+    return s;
+  lm_status out =
+      lm_fail(LM_ENV, "%s\n  the newest complete checkpoint is %s; the run resumes there", s->text,
+              r->newest);
+  lm_status_about(out, s->subject);
+  lm_status_free(s);
+  return out;
+}
+
 static void outcome_report(lm_run *r) {
   r->out->step = r->state.step;
   r->out->skipped = r->state.guard.skipped;
@@ -540,7 +552,7 @@ lm_status lm_run_train(const lm_run_options *o, lm_run_outcome *out) {
   lm_interrupts signals;
   lm_interrupts_catch(&signals);
   lm_status s = train(&r);
-  s = lm_run_background_close(&r, s);
+  s = resumes_from(&r, lm_run_background_close(&r, s));
   lm_interrupts_release(&signals);
   lm_run_log_close(r.log);
   lm_rank_log_close(r.rank_log, s);

@@ -171,6 +171,8 @@ def test_small_disk(run):
             raise Skip("a file system of one's own takes root")
         check(f"status {2 if message else 0}" in p.stdout and message in p.stderr, f"{size}: {p}")
         steps = p.stdout.count("step-0")
+        known = re.search("the newest complete checkpoint is (small/run/step-[0-9]*); the run resumes there", p.stderr)
+        check(bool(known) == bool(message and steps), f"{size}: {p}")
         check(p.stdout.count("bits/byte") == steps and steps in checkpoints and ".tmp" not in p.stdout, f"{size}: {p}")
         check("Sanitizer" not in p.stderr, p.stderr)
 

@@ -283,3 +283,13 @@ def test_out_is_another_folder(run):
         os.makedirs(run.path("empty"))
         for _ in range(2):
             run(*command, run.path("empty"))
+
+
+def test_file_in_the_way(run):
+    """--out that names a file, or a folder below one, is the user's error"""
+    file = begin(run)
+    run.write("taken", "")
+    for command in "run", "compile":
+        for out in "taken", "taken/below":
+            err = run(command, file, "--out", run.path(out), status=1)
+            check("is in the way" in err and run.path("taken") in err, err)
