@@ -115,6 +115,11 @@ def test_long(run):
     try:
         err = run("data", program(run), status=1)
         check("is longer than a row of 48: `long = drop` leaves out such documents" in err, err)
+        check("talk.lm:2:29: error[E214]" in err and "(document 3 of source s, the only one)" in err, err)
+        TALKS.append(TALKS[-1])
+        err = run("data", program(run), status=1)
+        TALKS.pop()
+        check("(document 3 of source s, the first of 2)" in err, err)
         code, out, err = run.result("data", program(run, more="long = drop;"))
         check(code == 0 and "1 documents of more than 48 tokens are left out (long = drop)" in err, err)
         run.write("long.txt", "x" * 100)

@@ -17,6 +17,7 @@ typedef struct {
 } index_tail; // followed by sets and blocks
 
 typedef struct {
+  const lm_data_options *o;
   const lm_corpus *c;
   const lm_row_plan *plan;
   int groups;
@@ -32,6 +33,9 @@ typedef struct {
   lm_row_block *blocks;
   size_t n_blocks;
   size_t cap_blocks;
+  uint64_t at;              // the document that is being added
+  uint64_t n_long, long_at; // with LM_LONG_ERROR: documents that are too long, the first of them
+  lm_doc long_doc;
 } packing;
 
 // ---- selecting documents
@@ -97,19 +101,53 @@ static lm_status is_trained(const lm_corpus *c, const lm_doc *d, uint64_t n, boo
   return NULL;
 }
 
-static lm_status too_long(const packing *p, const lm_doc *d) {
-  return lm_fail(LM_USER,
-                 "%s of %llu tokens is longer than a row of %lld: `long = drop` leaves out "
-                 "such documents, `long = cut` keeps their beginning",
-                 d->second ? "a pair" : "a document", (unsigned long long)(d->end - d->start),
-                 (long long)p->plan->seq);
+// Counts a document that is longer than a row where that is an error, and keeps the first one.
+static void too_long(packing *p, const lm_doc *d) {
+  if (!p->n_long++ || p->at < p->long_at) {
+    p->long_at = p->at;
+    p->long_doc = *d;
+  }
+}
+
+static void long_print(const packing *p, lm_buf *out) {
+  const lm_doc *d = &p->long_doc;
+  long long tokens = (long long)(d->end - d->start);
+  long long seq = (long long)p->plan->seq;
+  if (p->plan->source)
+    lm_buf_printf(
+        out, "a source of %lld tokens with a target of %lld is longer than a row of %lld and %lld",
+        (long long)(d->second - d->start), (long long)(d->end - d->second),
+        (long long)p->plan->source, seq);
+  else
+    lm_buf_printf(out, "%s of %lld tokens is longer than a row of %lld",
+                  d->second ? "a pair" : "a document", tokens, seq);
+}
+
+static lm_status long_error(const packing *p) {
+  lm_buf text = {0};
+  int source = 0;
+  while (p->long_at >= p->c->source_first[source + 1])
+    source++;
+  long_print(p, &text);
+  lm_buf_printf(&text,
+                ": `long = drop` leaves out such documents, `long = cut` keeps their beginning "
+                "(document %llu of source %s%s, ",
+                (unsigned long long)(p->long_at - p->c->source_first[source] + 1),
+                p->o->sources[source].name, p->c->bad ? ", unusable ones not counted" : "");
+  if (p->n_long == 1)
+    lm_buf_puts(&text, "the only one)");
+  else
+    lm_buf_printf(&text, "the first of %llu)", (unsigned long long)p->n_long);
+  lm_status s = lm_fail(LM_USER, "%s", text.p);
+  lm_buf_free(&text);
+  return lm_status_about(s, &p->o->sources[source]);
 }
 
 // A document that is longer than a row, where it is not split: left out (*out_kept false) or cut.
 static lm_status long_document(packing *p, lm_row_set *set, lm_doc *d, bool *out_kept) {
   bool trained = true;
   if (p->plan->long_documents == LM_LONG_ERROR)
-    return too_long(p, d);
+    too_long(p, d);
   if (p->plan->long_documents == LM_LONG_CUT)
     LM_TRY(is_trained(p->c, d, (uint64_t)p->plan->seq, &trained));
   *out_kept = p->plan->long_documents == LM_LONG_CUT && trained;
@@ -130,14 +168,14 @@ static uint64_t share_of_row(uint64_t own, uint64_t other, uint64_t seq) {
 
 // The tokens of the two texts of a pair that are kept: of one that is longer than half a row, those
 // that fit. Both 0: the pair is left out.
-static lm_status pair_cut(const packing *p, lm_row_set *set, const lm_doc *d, uint64_t n[2]) {
+static lm_status pair_cut(packing *p, lm_row_set *set, const lm_doc *d, uint64_t n[2]) {
   uint64_t seq = (uint64_t)p->plan->seq;
   uint64_t first = share_of_row(n[0], n[1], seq);
   uint64_t second = share_of_row(n[1], n[0], seq);
   lm_doc other = *d;
   bool kept = p->plan->long_documents == LM_LONG_CUT;
   if (p->plan->long_documents == LM_LONG_ERROR)
-    return too_long(p, d);
+    too_long(p, d);
   other.start = d->second;
   if (kept)
     LM_TRY(is_trained(p->c, d, first, &kept));
@@ -172,12 +210,7 @@ static lm_status target_add(packing *p, lm_row_set *set, const lm_doc *d) {
   bool fits = source <= (uint64_t)p->plan->source && target <= (uint64_t)p->plan->seq;
   bool cut = p->plan->long_documents == LM_LONG_CUT;
   if (!fits && p->plan->long_documents == LM_LONG_ERROR)
-    return lm_fail(LM_USER,
-                   "a source of %llu tokens with a target of %llu is longer than a row of %lld and "
-                   "%lld: `long = drop` leaves out such documents, `long = cut` keeps their "
-                   "beginning",
-                   (unsigned long long)source, (unsigned long long)target,
-                   (long long)p->plan->source, (long long)p->plan->seq);
+    too_long(p, d);
   set->cut += !fits && cut;
   set->dropped += !fits && !cut;
   if (!fits && !cut)
@@ -237,6 +270,7 @@ static lm_status set_pack(packing *p, int sample, int group) {
       continue;
     LM_TRY(documents_reach(p, i));
     lm_doc d = p->docs[i - p->first_doc];
+    p->at = i;
     LM_TRY(document_add(p, set, &d));
   }
   return block_flush(p, set);
@@ -255,7 +289,7 @@ static lm_status sets_pack(packing *p) {
   for (int k = 0; k <= p->plan->n_samples; k++)
     for (int g = 0; g < p->groups; g++)
       LM_TRY(set_pack(p, k, g));
-  return NULL;
+  return p->n_long ? long_error(p) : NULL;
 }
 
 // ---- the file
@@ -332,16 +366,17 @@ static lm_status file_finish(packing *p, lm_row_index *out) {
   return s;
 }
 
-static lm_status index_build(const char *path, int threads, const lm_corpus *c,
+static lm_status index_build(const char *path, const lm_data_options *o, const lm_corpus *c,
                              const lm_row_plan *plan, int groups, lm_row_index *out) {
   packing p = {
+      .o = o,
       .c = c,
       .plan = plan,
       .groups = groups,
   };
   lm_status s = lm_store_writer_create(path, &p.to);
   if (!s && path) // another process may have built it while this one waited for the lock
-    s = found(path, threads, c, sets_count(plan, groups), out);
+    s = found(path, o->threads, c, sets_count(plan, groups), out);
   if (!s && !out->store)
     s = sets_pack(&p);
   if (!s && !out->store)
@@ -384,7 +419,7 @@ lm_status lm_row_index_open(const lm_data_options *o, const lm_corpus *c, const 
   const char *path = lm_cache_path(a, o->cache, key, "row");
   lm_status s = path ? found(path, o->threads, c, sets_count(plan, groups), out) : NULL;
   if (!s && !out->store)
-    s = index_build(path, o->threads, c, plan, groups, out);
+    s = index_build(path, o, c, plan, groups, out);
   lm_arena_destroy(a);
   out->n_tokens = c->tokens->n / (uint64_t)c->width;
   return s;
