@@ -6,6 +6,7 @@
 // computation must agree (hf_config.c).
 #include "driver/weights/import.h"
 
+#include <errno.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -116,7 +117,7 @@ static lm_status source_read(importer *x, const lm_import_options *o) {
   x->n_ignored = o->n_ignored;
   if (access(x->from, R_OK))
     return no_folder(x->from);
-  if (access(lm_path_join(x->arena, x->from, "."), F_OK))
+  if (access(lm_path_join(x->arena, x->from, "."), F_OK) && errno == ENOTDIR)
     return lm_fail(LM_USER, "%s is a file; name the folder of the model", x->from);
   LM_TRY(config_read(x));
   LM_TRY(ignored_check(x));

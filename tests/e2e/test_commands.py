@@ -143,11 +143,12 @@ def test_inputs_are_kept(run):
 
 
 def test_unusable_outputs(run):
-    """an output that is a folder, in a missing folder, or without a name is reported before any work"""
+    """an output that is a folder, in a missing folder, or without a name is reported before any work, as is a model that is a file"""
     file = small(run, steps=1)
     for args, what in ((("trace", file, "--out", run.folder), "is a folder, but the output is a file"),
                        (("trace", file, "--out", run.path("none/x")), "there is no folder"), (("run", file, "--out", ""), "--out needs a value: DIR"),
-                       (("tokenizer", "train", "-o", run.folder, file), "is a folder"), (("new", "x", "--data", ""), "--data needs a value: PATH")):
+                       (("tokenizer", "train", "-o", run.folder, file), "is a folder"),
+                       (("import", "hf", file, "-o", run.path("y")), "is a file; name the folder of the model"), (("new", "x", "--data", ""), "--data needs a value: PATH")):
         check(what in run(*args, status=1), args)
 
 
