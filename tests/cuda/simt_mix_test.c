@@ -1,6 +1,7 @@
 // simt_mix_test.c - kernels that compute a factor of their GEMM, under the shim against the
 // interpreter: the chunks of a linear recurrence and their derivative, heads in one block and in
-// parts of a block each, one panel of columns and two, an operand that is read through views.
+// parts of a block each, one panel of columns and two, an operand that is read through views; forms
+// beside the pattern; the width of indices.
 #include "tests/codegen/cache.h" // defines _GNU_SOURCE, so it comes first
 #define SIMT_ARCH "sm_90a"
 #define SIMT_UNITS 2
@@ -110,6 +111,27 @@ static void one_kernel(const lm_module *m) {
   CHECK(mixes == 1);
 }
 
+// u is 32 of 2,048 columns of a tensor of 2^31 elements, so that its indices need 64 bits.
+static const char wide_text[] =
+    "stage step\naxis c = 65536, h = 2, i = 16, j = 16, p = 16, hp = 32, all = 2048\n"
+    "func @f(%x: bf16[c, j, all], %m: f32[c, i, j], %z: f32[c, h]) -> (y: bf16[c, h, i, p]) {\n"
+    "  %s = slice %x (all) -> (hp) [16, 1]\n  %v = view %s (hp) -> (h, p)\n"
+    "  %u = permute %v : bf16[c, h, j, p]\n  %me = expand %m : f32[c, h, i, j]\n"
+    "  %f = mul %me, %z\n  %w = cast %f : bf16[c, h, i, j]\n  %y = dot %w, %u over(j)\n"
+    "  return %y\n}\n";
+
+static void wide_check(void) {
+  lm_ctx *ctx = lm_ctx_create();
+  lm_plan_options target = simt_run_options();
+  lm_module *m = parse_and_run_for(ctx, wide_text, "decompose,cse,dce,fuse", &target.target);
+  mix_kernels_make(m, "sm_90a", 1);
+  lm_plan *plan = lm_plan_build(m, &target);
+  CHECK(plan && plan->n_kernels == 1 && plan->kernels[0].name[0] == 'x');
+  CHECK(strstr(plan->kernels[0].source, "typedef int64_t lm_at"));
+  CHECK(strstr(plan->kernels[0].source, " * 2048"));
+  lm_ctx_destroy(ctx);
+}
+
 int main(int argc, char **argv) {
   cache_begin();
   if (!RUN_HAS("sm_90a"))
@@ -128,4 +150,5 @@ int main(int argc, char **argv) {
   for (size_t i = 0; i < LM_COUNT(near_cases); i++)
     if (argc < 2 || strstr(near_cases[i].name, argv[1]))
       near_run(&near_cases[i], i);
+  wide_check();
 }
