@@ -282,6 +282,19 @@ static double factor_of(const lm_op *op, int which) {
   return op->code == LM_OP_DIV ? 1 / v->def->attr.num : v->def->attr.num;
 }
 
+static bool may_cancel(prover *x, const lm_value *v, int sign);
+
+static bool product_may_cancel(prover *x, const lm_op *op, int sign) {
+  bool scales = op->code == LM_OP_MUL || op->code == LM_OP_DIV, unknown = false;
+  for (uint32_t i = 0; i < op->n_in; i++) {
+    double by = scales ? factor_of(op, (int)i) : 0;
+    if (by != 0 && fabs(by) <= 1)
+      return may_cancel(x, op->in[i], by > 0 ? sign : -sign);
+    unknown |= x->p->sketches[op->in[i]->id].unknown;
+  }
+  return !unknown && bound(x, op->out[0]) >= LM_LARGE;
+}
+
 // True if v times `sign` may hold a constant that cancels a masked score, such as 1e30. Unknown
 // values are smaller.
 static bool may_cancel(prover *x, const lm_value *v, int sign) {
@@ -300,13 +313,10 @@ static bool may_cancel(prover *x, const lm_value *v, int sign) {
     for (uint32_t i = 0; i < op->n_in; i++)
       any |= may_cancel(x, op->in[i], sign);
     return any;
-  case LM_OP_EXP:
-  case LM_OP_POW:
   case LM_OP_MUL:
   case LM_OP_DIV:
-    for (uint32_t i = 0; i < op->n_in; i++)
-      any |= x->p->sketches[op->in[i]->id].unknown;
-    return !any && bound(x, v) >= LM_LARGE;
+  case LM_OP_EXP:
+  case LM_OP_POW: return product_may_cancel(x, op, sign);
   default: return keeps_elements(x, op) && may_cancel(x, op->in[0], sign);
   }
 }
