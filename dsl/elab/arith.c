@@ -75,11 +75,15 @@ static el_val compare_numbers(ast_op op, const el_val *x, const el_val *y) {
   return el_boolean(r, true);
 }
 
-static el_val divides(lm_elab *e, const el_val *x, const el_val *y, lm_loc at) {
+static el_val divides(lm_elab *e, const el_val *by, const el_val *of, lm_loc at) {
   int64_t n, m;
   lm_size q;
-  if (!x->has_size || !y->has_size)
+  el_val a = el_as_size(e, *by), b = el_as_size(e, *of);
+  const el_val *x = &a, *y = &b;
+  if ((x->known && !x->has_size) || (y->known && !y->has_size))
     return EL_FAIL(e, at, E04C, el_show(e, x), el_show(e, y));
+  if (!x->has_size || !y->has_size)
+    return el_boolean(false, false);
   if (lm_size_whole(x->size, &n) && lm_size_whole(y->size, &m))
     return el_boolean(n != 0 && m % n == 0, true);
   if (!lm_size_div(e->a, y->size, x->size, &q))

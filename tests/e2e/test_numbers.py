@@ -98,7 +98,7 @@ def test_text_of_a_definition_that_nothing_reaches(run):
 
 SIZED = """import std.nn: xent
 let steps = (1, 2, 3)
-block L(d, f) {
+block L(d, f) where f * 0.5 divides d * 0.5 {
   param w: real[d, f] = normal(d ^ -0.5)
   apply(x: real[b, t, d]) -> real[b, t, d] { return x + dot(dot(x, w, d), w, f) }
 }
