@@ -411,7 +411,7 @@ static bool scores_are_cast(const mixer *x) {
   return all;
 }
 
-// In f32, and rounded where the kernels compute with rounded scores.
+// In f32, and cast for operations whose operands have the type of the scores.
 static void scores_copy(mixer *x) {
   const lm_value *v = x->scores->out[0];
   lm_value **copy = &x->map[v->id];
