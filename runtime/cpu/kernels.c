@@ -26,7 +26,7 @@ static const char *const FLAGS[] = {
     "c"};
 // By default GCC's -O2 vectorizes only if that is free, so it needs a cost model; Clang does not
 // know the option and needs none. GCC links units in half of the time without start files and the
-// C library, which lmc has loaded.
+// C library: the loader finds memcpy and memset, which GCC calls by itself, in the one of lmc.
 static const char *const GCC_FLAGS[] = {"-fvect-cost-model=dynamic", "-nostdlib",
                                         "-fno-use-linker-plugin"};
 // The passes of GCC's -O2 that make loops faster, and complete unrolling of loops of at most 4
