@@ -11,6 +11,7 @@ enum {
   SEQ = 16
 }; // of the functions that are compared; SEQ where only the data has the length
 static const char PARAMETER[] = "parameter ";
+static const char STATES[] = "optimizer states"; // their names and shapes; "optimizer": all of it
 
 // ---- parts
 
@@ -73,6 +74,20 @@ static uint64_t extra_hash(const lm_lowered *l, uint64_t h) {
   return lm_hash(&l->extra.every, sizeof l->extra.every, h);
 }
 
+static void hash_add(lm_ctx *c, lm_fingerprint *f, const char *part, uint64_t h) {
+  const char *text = lm_arena_printf(c->arena, "%016llx", (unsigned long long)h);
+  lm_fingerprint_add(c->arena, f, part, text);
+}
+
+static uint64_t state_hash(const lm_module *m, const lm_global *g, uint64_t h) {
+  lm_buf b = {0};
+  lm_buf_puts(&b, g->name);
+  shape_write(&b, m, g);
+  h = lm_hash(b.p, b.n, h);
+  lm_buf_free(&b);
+  return h;
+}
+
 // @norm, @rates, @update and @after_step, those of an extra gradient, and the first values of the
 // states.
 static void optimizer_add(lm_ctx *c, lm_fingerprint *f, const lm_lowered *l) {
@@ -87,10 +102,12 @@ static void optimizer_add(lm_ctx *c, lm_fingerprint *f, const lm_lowered *l) {
   uint64_t digest = after ? lm_func_digest(after) : 0;
   h = after ? lm_hash(&digest, sizeof digest, h) : h;
   h = l->extra.name ? extra_hash(l, h) : h;
+  uint64_t states = 0;
   for (int i = 0; i < l->n_states; i++) {
     const lm_lowered_state *s = &l->states[i];
     const char *text = lm_arena_printf(c->arena, "%s %d %.13g", s->name, s->is_param, s->value);
     h = lm_hash(text, strlen(text), h);
+    states = lm_hash(s->name, strlen(s->name), states);
   }
   for (uint32_t i = 0; i < l->m->n_globals; i++) {
     const lm_global *g = &l->m->globals[i];
@@ -99,12 +116,13 @@ static void optimizer_add(lm_ctx *c, lm_fingerprint *f, const lm_lowered *l) {
       continue;
     lm_buf_printf(&b, "%s %lld %d", g->name, (long long)g->first, g->is_param);
     shape_write(&b, l->m, g);
+    states = state_hash(l->m, g, states);
     inits_write(&b, g);
     h = lm_hash(b.p, b.n, h);
     lm_buf_free(&b);
   }
-  lm_fingerprint_add(c->arena, f, "optimizer",
-                     lm_arena_printf(c->arena, "%016llx", (unsigned long long)h));
+  hash_add(c, f, "optimizer", h);
+  hash_add(c, f, STATES, states);
 }
 
 static void parameter_add(lm_ctx *c, lm_fingerprint *f, const lm_module *m, const lm_global *g) {
@@ -212,6 +230,8 @@ static const char *part_name(const char *part) {
 }
 
 bool lm_fingerprint_change_fits(const lm_fingerprint_change *c) {
+  if (!strcmp(c->part, STATES))
+    return false;
   if (strncmp(c->part, PARAMETER, strlen(PARAMETER)))
     return true;
   if (!c->was || !c->is)
@@ -221,6 +241,8 @@ bool lm_fingerprint_change_fits(const lm_fingerprint_change *c) {
 }
 
 void lm_fingerprint_change_print(const lm_fingerprint_change *c, lm_buf *out) {
+  if (!strcmp(c->part, STATES))
+    return; // the optimizer differs too
   if (is_hash(c->is) && is_hash(c->was))
     lm_buf_printf(out, "\n  %s differs", part_name(c->part));
   else

@@ -35,7 +35,8 @@ typedef struct lm_fingerprint_changes {
 } lm_fingerprint_changes;
 lm_fingerprint_changes lm_fingerprint_compare(lm_arena *a, const lm_fingerprint *was,
                                               const lm_fingerprint *is);
-// False if a parameter has another shape or is absent, so that a checkpoint does not fit.
+// False if a parameter or the states of the optimizer have other shapes or are absent, so that a
+// checkpoint does not fit.
 bool lm_fingerprint_change_fits(const lm_fingerprint_change *c);
 // A line of a message: "\n  parameter wg was f32[16, 24] …, is f32[16, 32] …".
 void lm_fingerprint_change_print(const lm_fingerprint_change *c, lm_buf *out);

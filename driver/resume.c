@@ -235,7 +235,7 @@ static lm_status model_refuse(const lm_session *s, const lm_resumption *x, const
               "trained with up to "
               "step %lld:%s\n  %s%s; to begin another run: --out DIR",
               x->from.folder, (long long)x->was.step, text.p,
-              fits ? "to resume with the new program: " : "the weights do not fit it",
+              fits ? "to resume with the new program: " : "the checkpoint's tensors do not fit it",
               fits ? CHANGE_MODEL : "");
   lm_buf_free(&text);
   return status;

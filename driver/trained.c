@@ -39,7 +39,7 @@ static bool is_compared(const lm_fingerprint *saved, const lm_fingerprint_change
   bool has_eval = false;
   for (uint32_t i = 0; i < saved->n; i++)
     has_eval |= lm_func_key_parse(saved->v[i].key).id == LM_FUNC_EVAL;
-  if (!strcmp(c->part, "optimizer"))
+  if (!strncmp(c->part, "optimizer", strlen("optimizer"))) // or its states
     return false;
   return !has_eval || lm_func_key_parse(c->part).id != LM_FUNC_LOSS;
 }
