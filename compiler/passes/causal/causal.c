@@ -94,6 +94,12 @@ static void refuse_mixed(probe *p, const lm_op *op, const leak *at) {
                "history(seg, t -> s)");
 }
 
+static bool constant_of(const lm_value *x, double *out) {
+  while (lm_op_is(x, LM_OP_EXPAND) || lm_op_is(x, LM_OP_CAST))
+    x = x->def->in[0];
+  return lm_const_of(x, out);
+}
+
 // The constant with which a select hides scores, but that a score may be below; 0: there is none.
 static double weak_mask(const lm_value *v, int depth) {
   const double LEAST = -100; // constants above this are scores
@@ -123,11 +129,37 @@ static void note_weak_mask(probe *p, lm_diag *d, const lm_value *v) {
     lm_diag_note(p->c, d, (lm_loc){0}, "the scores are masked with %g, but a score may be less", c);
 }
 
+// True if an int of `largest` times a constant exceeds 32 bits.
+static bool wraps(const lm_value *v, double largest, int depth) {
+  const lm_op *op = v->def;
+  double c;
+  if (!op || !depth)
+    return false;
+  if (op->code == LM_OP_MUL && v->type.dtype == LM_INT)
+    for (int i = 0; i < 2; i++)
+      if (constant_of(op->in[i], &c) && fabs(c) * largest > INT32_MAX)
+        return true;
+  for (uint32_t i = 0; i < op->n_in; i++)
+    if (wraps(op->in[i], largest, depth - 1))
+      return true;
+  return false;
+}
+
+static void note_wrapping(probe *p, lm_diag *d, const lm_value *v, const leak *at) {
+  enum {
+    MAX_DEPTH = 10
+  };
+  if (d && wraps(v, fmax(p->pos[at->t], p->pos[at->s]), MAX_DEPTH))
+    lm_diag_note(p->c, d, (lm_loc){0},
+                 "an int has 32 bits, and that position times a constant exceeds them");
+}
+
 static void refuse_later(probe *p, const lm_op *op, const lm_value *v, const leak *at) {
   lm_diag *d = refuse_ahead(p, op);
   lm_diag_note(p->c, d, (lm_loc){0}, "position %.0f of a document depends on its position %.0f",
                p->pos[at->t], p->pos[at->s]);
   note_weak_mask(p, d, v);
+  note_wrapping(p, d, v, at);
   lm_diag_help(p->c, d, "%s", mask_help);
 }
 
