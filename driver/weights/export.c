@@ -118,7 +118,12 @@ static lm_status config_write(const exporter *x) {
   json_t *config = lm_hf_config_make(s, x->dtype->torch, &assumed);
   const char *type = json_string_value(json_object_get(config, "model_type"));
   x->out->config = type ? lm_arena_strndup(s->project.ctx->arena, type, strlen(type)) : NULL;
-  if (!type)
+  if (!type && s->compiled.lowered->wholes)
+    lm_event_note(s->project.events,
+                  "%s are both trained, and config.json describes one model, so there is none; the "
+                  "names of their tensors begin with the names of the subs",
+                  s->compiled.lowered->wholes);
+  else if (!type)
     lm_event_note(s->project.events,
                   "the tensors' names identify no architecture, so there is no config.json; map hf "
                   "{ config { model_type = \"…\" } } adds one");

@@ -173,8 +173,9 @@ static bool has_config(const el_inst *inst) {
   return false;
 }
 
-el_inst *lm_map_whole(el_inst *model) {
+el_inst *lm_map_whole(lm_elab *e, el_inst *model, lm_lowered *out) {
   el_inst *found = NULL;
+  lm_sym name = NULL;
   if (map_find(model))
     return model;
   for (uint32_t i = 0; i < model->n_subs; i++) {
@@ -182,9 +183,12 @@ el_inst *lm_map_whole(el_inst *model) {
     const el_source *s = sub ? el_source_of(sub) : NULL;
     if (!sub || !has_config(sub) || (s && !s->trained))
       continue;
-    if (found)
+    if (found) {
+      out->wholes = lm_arena_printf(e->a, "%s and %s", name, model->subs[i].name);
       return model;
+    }
     found = sub;
+    name = model->subs[i].name;
   }
   return found ? found : model;
 }

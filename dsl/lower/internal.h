@@ -52,8 +52,8 @@ void lm_loss_make(lm_elab *e, el_inst *model, const ast_member *loss, lm_func_ke
 // whole: what other projects know, the model or the result of lm_map_whole.
 void lm_lower_maps(lm_elab *e, el_inst *model, el_inst *whole, lm_lowered *out, lm_loc at);
 // The model; or, if it has no `map hf`, its one sub that is trained and whose map has a `config`,
-// such as the policy of a preference loss.
-el_inst *lm_map_whole(el_inst *model);
+// such as the policy of a preference loss. out->wholes: two of several such subs.
+el_inst *lm_map_whole(lm_elab *e, el_inst *model, lm_lowered *out);
 void lm_lower_config(lm_elab *e, el_inst *inst, const ast_item *section, lm_lowered_configs *out);
 // The elements of the tensor of a map's item that a parameter is, as the alternative `part` of
 // n_parts of the item's pattern. False: reported.

@@ -429,7 +429,7 @@ lm_lowered *lm_lower(lm_ctx *c, lm_program *prog, const lm_recipe *r, const lm_l
   }
   bool exports = o->what & (LM_LOWER_MERGED | LM_LOWER_PEFT);
   if (o->what & LM_LOWER_MAPS || any_from_hf(l))
-    lm_lower_maps(e, model, exports ? lm_map_whole(model) : model, l,
+    lm_lower_maps(e, model, exports ? lm_map_whole(e, model, l) : model, l,
                   r->from_hf ? r->from_loc : r->model.loc);
   if (o->what & LM_LOWER_PEFT || (o->what & LM_LOWER_MAPS && r->peft))
     lm_lower_peft(e, model, l, r->peft ? r->peft_loc : r->loc);

@@ -160,6 +160,7 @@ typedef struct lm_lowered {
   uint32_t n_adapters, cap_adapters;
   lm_lowered_peft *peft; // their tensors
   uint32_t n_peft, cap_peft;
+  const char *wholes;   // "a and b", of which each could be exported as a model; NULL: at most one
   lm_lowered_arg *args; // of the model, if they are numbers; with LM_LOWER_MAPS
   uint32_t n_args, cap_args;
   struct {

@@ -1,5 +1,5 @@
 """Preference pairs: texts and messages, pairs that stay together in packed rows, long ones, DPO from the command line."""
-import json, math, random, re
+import json, math, os, random, re
 
 from harness import ROOT, check, folder_bytes, remove, within
 
@@ -133,6 +133,19 @@ def test_pairs_export(run):
         config = json.load(open(run.path(f"{name}-hf/config.json")))
         files[name] = re.findall(r"\d+ tensors", out), {k: v for k, v in config.items() if k != "max_position_embeddings"}
     check(files["run"] == files["base"] and files["run"][1]["rope_theta"] == 500000, files)
+
+
+def test_pairs_export_of_two(run):
+    """of two models that are trained together no config.json is written, and a step of more tokens than an epoch is named"""
+    text = open(program(run, steps=2)).read()
+    policy = re.search("sub policy = .*", text)[0]
+    text = text.replace(policy, f"{policy}\n  {policy.replace('policy', 'other')}").replace("lora(rank = 4) }", "lora(rank = 4); train @other.** }")
+    file = run.write("e.lm", text)
+    run("run", file, "--recipe", "Base", "-q")
+    code, _, err = run.result("run", file, "--recipe", "R", "-q")
+    check(code == 0 and "warning[W21C]: a step of 256 tokens is more than an epoch, which has 64" in err, err)
+    code, out, err = run.result("export", run.path("run"), "-o", run.path("hf"))
+    check(code == 0 and "policy and other are both trained" in err and not os.path.exists(run.path("hf/config.json")), out + err)
 
 
 def test_pairs_mistakes(run):
