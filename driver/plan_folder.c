@@ -60,12 +60,16 @@ static lm_status kernels_compile(lm_session *s, const char *dir, const char *ker
                                  lm_cuda_code *out) {
   if (s->target.kind == LM_TARGET_CPU)
     return lm_session_start(s, &(lm_exec_options){.dump_dir = kernels});
-  LM_TRY(lm_cuda_compile(s->compiled.plan,
-                         &(lm_cuda_compile_options){
-                             .arch = s->target.arch,
-                             .dump_dir = kernels,
-                         },
-                         out));
+  lm_event_progress(s->project.events, "compiling %d kernels for %s",
+                    (int)s->compiled.plan->n_kernels, s->target.arch);
+  lm_status failed = lm_cuda_compile(s->compiled.plan,
+                                     &(lm_cuda_compile_options){
+                                         .arch = s->target.arch,
+                                         .dump_dir = kernels,
+                                     },
+                                     out);
+  lm_event_progress_end(s->project.events);
+  LM_TRY(failed);
   return kernels ? lm_machine_code_write(s->compiled.plan, out, dir) : NULL;
 }
 

@@ -295,11 +295,20 @@ lm_status lm_training_open(lm_training *x, lm_ctx *ctx, const lm_events *events,
   return profile_begin(x);
 }
 
+static void batch_check(const lm_session *s) {
+  const lm_recipe *r = s->project.recipe;
+  if (!r->data.replays && (double)r->batch > s->run.epoch_tokens)
+    LM_REPORT(s->project.ctx, r->batch_loc, W21C, (long long)r->batch,
+              (long long)s->run.epoch_tokens);
+}
+
 static lm_status data_prepare(void *user) {
   lm_training *x = user;
   LM_TRY(lm_session_tokenizer(&x->s));
   LM_TRY(lm_resume_tokenizer(&x->s, &x->resumption));
-  return lm_session_data(&x->s);
+  LM_TRY(lm_session_data(&x->s));
+  batch_check(&x->s);
+  return NULL;
 }
 
 lm_status lm_training_plan(lm_training *x) {
@@ -327,6 +336,22 @@ lm_status lm_training_plan(lm_training *x) {
 
 #define MICRO_TIMED_S 0.2
 
+static lm_status stages_time(const lm_session *s, int64_t done, double *out_seconds) {
+  for (int i = 0; i < s->run.stages.n; i++) {
+    const lm_run_stage *stage = &s->run.stages.v[i];
+    int64_t first = stage->first > done ? stage->first : done + 1;
+    double seconds;
+    if (stage->last < first)
+      continue;
+    lm_event_progress(s->project.events, "measuring one micro-batch of %lld tokens",
+                      (long long)(s->run.rows * s->run.seq));
+    LM_TRY(lm_execution_func_time(&s->execution, LM_FUNC_MICRO, stage->func_seq, MICRO_TIMED_S,
+                                  &seconds));
+    *out_seconds += seconds * (double)(s->run.n_micro * (stage->last - first + 1));
+  }
+  return NULL;
+}
+
 lm_status lm_training_time(const lm_training *x, int64_t *out_steps, double *out_seconds) {
   const lm_session *s = &x->s;
   int64_t done = x->resumption.was.step;
@@ -334,17 +359,9 @@ lm_status lm_training_time(const lm_training *x, int64_t *out_steps, double *out
   *out_seconds = 0;
   if (lm_plan_exchanges(lm_plan_func_get(s->compiled.plan, LM_FUNC_MICRO, 0)))
     return NULL;
-  for (int i = 0; i < s->run.stages.n; i++) {
-    const lm_run_stage *stage = &s->run.stages.v[i];
-    int64_t first = stage->first > done ? stage->first : done + 1;
-    double seconds;
-    if (stage->last < first)
-      continue;
-    LM_TRY(lm_execution_func_time(&s->execution, LM_FUNC_MICRO, stage->func_seq, MICRO_TIMED_S,
-                                  &seconds));
-    *out_seconds += seconds * (double)(s->run.n_micro * (stage->last - first + 1));
-  }
-  return NULL;
+  lm_status status = stages_time(s, done, out_seconds);
+  lm_event_progress_end(s->project.events);
+  return status;
 }
 
 // ---- running
