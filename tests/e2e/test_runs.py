@@ -490,7 +490,7 @@ def test_unwritable(run):
     """a run folder that cannot be created is reported before the first step"""
     file = small(run)
     run.write("taken", "a file")
-    err = run("run", file, "--out", run.path("taken/run"), status=2)
+    err = run("run", file, "--out", run.path("taken/run"), status=1)
     check("taken" in err, err)
 
 
