@@ -11,6 +11,7 @@
 #include "runtime/cpu/gemm.h"
 #include "runtime/cpu/kernels.h"
 #include "tests/codegen/guarded.h"
+#include "tests/codegen/rng.h"
 
 enum {
   LAYOUTS = 8, // a, b transposed; half of the types of C
@@ -18,14 +19,6 @@ enum {
   GAP = 3,     // elements between rows
   MARK = 0x55
 };
-
-typedef struct rng {
-  uint64_t state;
-} rng;
-static int64_t draw(rng *r, int64_t n) {
-  r->state = r->state * 6364136223846793005u + 1442695040888963407u;
-  return (int64_t)(r->state >> 33) % n;
-}
 
 typedef struct matrix {
   lm_dtype dtype;
@@ -94,7 +87,8 @@ static lm_plan_gemm gemm_of(const matrix *a, const matrix *b, const matrix *c) {
                         .dtype_c = c->dtype};
 }
 
-// The function for few rows and the one for many; a type has one of each.
+// The index plus 1 of the kernel in the plan that computes GEMMs like g. The plan gets one kernel
+// for each type and each value of any_rows.
 static int code_of(lm_arena *arena, lm_plan *plan, const lm_plan_gemm *g, bool any_rows) {
   lm_kernel_code code = {0};
   int i = 0;

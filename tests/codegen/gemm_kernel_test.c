@@ -12,6 +12,7 @@
 #include "runtime/cpu/detect.h"
 #include "runtime/cpu/gemm.h"
 #include "runtime/cpu/kernels.h"
+#include "tests/codegen/rng.h"
 #include "tests/codegen/sapphire.h"
 #include "tests/codegen/threads.h"
 
@@ -22,14 +23,6 @@ enum {
 
 static lm_plan_extent fixed(int64_t n) {
   return (lm_plan_extent){.fixed = n};
-}
-
-typedef struct rng {
-  uint64_t state;
-} rng;
-static int64_t draw(rng *r, int64_t n) {
-  r->state = r->state * 6364136223846793005u + 1442695040888963407u;
-  return (int64_t)(r->state >> 33) % n;
 }
 
 typedef struct gemm_case {

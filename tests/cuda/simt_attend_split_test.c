@@ -3,6 +3,7 @@
 // in several; masks, biases, queries without visible keys; equal bits for other capacities.
 #include "tests/codegen/cache.h" // asks the system for nftw, so before all others
 #include "tests/cuda/simt_run.h"
+#include "tests/cuda/chosen.h"
 #include "tests/codegen/run.h"
 
 #define HEAD "stage step\naxis "
@@ -59,9 +60,7 @@ int main(int argc, char **argv) {
     bool last = i == LM_COUNT(cases);
     const char *name = last ? "equal bits in a longer cache" : cases[i].name;
     int64_t extent = last ? 0 : cases[i].extent;
-    if (argc > 1 && !strcmp(argv[1], "--list"))
-      printf("%s\n", name);
-    else if (argc < 2 || strstr(name, argv[1]))
+    if (case_is_chosen(name, argc > 1 ? argv[1] : NULL))
       run_both(last ? longer : cases[i].text, &(run_options){.name = name,
                                                              .tolerance = 2e-6,
                                                              .seed = i,

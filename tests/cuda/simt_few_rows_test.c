@@ -3,6 +3,7 @@
 // the same bits alone and among others.
 #include "tests/codegen/cache.h" // asks the system for nftw, so before all others
 #include "tests/cuda/simt_run.h"
+#include "tests/cuda/chosen.h"
 #include "tests/codegen/run.h"
 
 #define HEAD "stage step\naxis "
@@ -43,8 +44,6 @@ static const struct {
 int main(int argc, char **argv) {
   cache_begin();
   for (size_t i = 0; i < LM_COUNT(cases); i++)
-    if (argc > 1 && !strcmp(argv[1], "--list"))
-      printf("%s\n", cases[i].name);
-    else if (argc < 2 || strstr(cases[i].name, argv[1]))
+    if (case_is_chosen(cases[i].name, argc > 1 ? argv[1] : NULL))
       run_both(cases[i].text, &(run_options){.name = cases[i].name, .tolerance = 1e-6, .seed = i});
 }

@@ -6,6 +6,7 @@
 #define SIMT_ARCH "sm_90a"
 #define SIMT_UNITS 2 // so that a block computes several tiles
 #include "tests/cuda/simt_run.h"
+#include "tests/cuda/chosen.h"
 #include "tests/cuda/gemm_case.h"
 #include "tests/cuda/grouped_case.h"
 
@@ -78,14 +79,6 @@ static void by_warpgroups(const lm_plan *plan) {
     const lm_plan_step *s = &plan->funcs[0].steps[i];
     CHECK(!s->gemm || plan->kernels[lm_plan_step_kernel(s)].launch.n_maps == 2);
   }
-}
-
-// Prints the name if the test is to list the cases; false if another one was chosen.
-static bool is_chosen(const char *name, const char *argument) {
-  bool lists = argument && !strcmp(argument, "--list");
-  if (lists)
-    printf("%s\n", name);
-  return !argument || (!lists && strstr(name, argument));
 }
 
 static void gemm_test(const gemm_case *c, uint64_t seed) {
@@ -168,14 +161,14 @@ int main(int argc, char **argv) {
   if (!RUN_HAS("sm_90a"))
     return 0;
   for (size_t i = 0; i < LM_COUNT(cases); i++)
-    if (is_chosen(cases[i].name, argument))
+    if (case_is_chosen(cases[i].name, argument))
       gemm_test(&cases[i], i);
   for (size_t i = 0; i < LM_COUNT(grouped_cases); i++)
-    if (is_chosen(grouped_cases[i].name, argument))
+    if (case_is_chosen(grouped_cases[i].name, argument))
       grouped_test(&grouped_cases[i], i);
   for (size_t i = 0; i < LM_COUNT(gated_cases); i++)
-    if (is_chosen(gated_cases[i].name, argument))
+    if (case_is_chosen(gated_cases[i].name, argument))
       gated_test(&gated_cases[i], i);
-  if (is_chosen("NaN in one group", argument))
+  if (case_is_chosen("NaN in one group", argument))
     nan_test(1);
 }

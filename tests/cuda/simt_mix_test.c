@@ -6,6 +6,7 @@
 #define SIMT_ARCH "sm_90a"
 #define SIMT_UNITS 2
 #include "tests/cuda/simt_run.h"
+#include "tests/cuda/chosen.h"
 #include "tests/cuda/mix_case.h"
 
 static const mix_case *current;
@@ -142,22 +143,14 @@ static void mix_run(const mix_case *c, uint64_t seed) {
   lm_buf_free(&text);
 }
 
-// True if the case of that name is to run. --list: prints it.
-static bool is_wanted(const char *name, const char *only) {
-  bool lists = only && !strcmp(only, "--list");
-  if (lists)
-    printf("%s\n", name);
-  return !lists && (!only || strstr(name, only));
-}
-
 int main(int argc, char **argv) {
   const char *only = argc > 1 ? argv[1] : NULL;
   cache_begin();
   for (size_t i = 0; i < LM_COUNT(mix_cases); i++)
-    if (is_wanted(mix_cases[i].name, only))
+    if (case_is_chosen(mix_cases[i].name, only))
       mix_run(&mix_cases[i], i);
   for (size_t i = 0; i < LM_COUNT(near_cases); i++)
-    if (is_wanted(near_cases[i].name, only))
+    if (case_is_chosen(near_cases[i].name, only))
       near_run(&near_cases[i], i);
   if (!only)
     wide_check();
