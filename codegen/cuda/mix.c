@@ -181,22 +181,27 @@ static bool has_vectors(const cuda_mix *x) {
   return false;
 }
 
+// Stores an element of result i, at the given position of its axes of rows and of columns.
+static void result_put(cuda_mix_text *e, uint32_t i, cuda_mix_at row, cuda_mix_at col, lm_buf *b) {
+  static const char *const names[] = {
+      [CUDA_MIX_ROW] = "row", [CUDA_MIX_COL] = "col", [CUDA_MIX_THREAD] = "at"};
+  const lm_value *v = e->x->kernel->body->last->in[i];
+  lm_buf at = {0};
+  const char *text = cuda_mix_value(e, v, row, col);
+  cuda_mix_offset(e, &at, v->type, NULL, names[row], names[col]);
+  lm_buf_printf(b, "r%u[%s] = %s;\n", i, lm_gen_take(&e->g, &at),
+                lm_gen_store_text(e->g.arena, (lm_dtype)v->type.dtype, text));
+}
+
 // Results of rows or of columns, by a thread for each.
 static void vectors_put(cuda_mix_text *e, lm_buf *b) {
   const cuda_mix *x = e->x;
   const lm_op *yield = x->kernel->body->last;
   lm_buf stores = {0};
   e->scope++;
-  for (uint32_t i = 0; i < yield->n_in; i++) {
-    const lm_value *v = yield->in[i];
-    lm_buf at = {0};
-    if (is_mix(x, v) || !cuda_mix_has(v->type, x->head))
-      continue;
-    const char *text = cuda_mix_value(e, v, CUDA_MIX_THREAD, CUDA_MIX_THREAD);
-    cuda_mix_offset(e, &at, v->type, NULL, "at", "at");
-    lm_buf_printf(&stores, "r%u[%s] = %s;\n", i, lm_gen_take(&e->g, &at),
-                  lm_gen_store_text(e->g.arena, (lm_dtype)v->type.dtype, text));
-  }
+  for (uint32_t i = 0; i < yield->n_in; i++)
+    if (!is_mix(x, yield->in[i]) && cuda_mix_has(yield->in[i]->type, x->head))
+      result_put(e, i, CUDA_MIX_THREAD, CUDA_MIX_THREAD, &stores);
   if (stores.n) {
     lm_buf_printf(b, "lm_barrier();\nif (lm_thread() < %lld) {\nconst lm_at at = lm_thread();\n",
                   (long long)x->rows);
@@ -219,17 +224,11 @@ static void tiles_put(cuda_mix_text *e, lm_buf *b) {
   const lm_op *yield = x->kernel->body->last;
   lm_buf body = {0};
   e->scope++;
-  for (uint32_t i = 0; i < yield->n_in; i++) {
-    const lm_value *v = yield->in[i];
-    lm_buf at = {0};
-    if (is_mix(x, v) || cuda_mix_has(v->type, x->head))
-      continue;
-    const char *text = cuda_mix_value(e, v, CUDA_MIX_ROW, CUDA_MIX_COL);
-    cuda_mix_offset(e, &at, v->type, NULL, "row", "col");
-    lm_buf_printf(&body, "r%u[%s] = %s;\n", i, lm_gen_take(&e->g, &at),
-                  lm_gen_store_text(e->g.arena, (lm_dtype)v->type.dtype, text));
-    e->counted += 2.0 * (double)(x->rows * x->cols);
-  }
+  for (uint32_t i = 0; i < yield->n_in; i++)
+    if (!is_mix(x, yield->in[i]) && !cuda_mix_has(yield->in[i]->type, x->head)) {
+      result_put(e, i, CUDA_MIX_ROW, CUDA_MIX_COL, &body);
+      e->counted += 2.0 * (double)(x->rows * x->cols);
+    }
   if (body.n) {
     panels_begin(x, b);
     elements_put(e, "", body.p, "", b);
