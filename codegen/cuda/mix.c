@@ -61,7 +61,8 @@ static tiles tiles_declare(cuda_mix_text *e) {
   return all;
 }
 
-// Copies the tiles of head `head` to stage `stage`.
+// Writes the asynchronous copies of the tiles of a head to a stage of shared memory. head, stage:
+// expressions of their numbers.
 static void fetch(cuda_mix_text *e, const tiles *all, const char *head, const char *stage,
                   lm_buf *b) {
   const cuda_mix *x = e->x;

@@ -80,6 +80,7 @@ def test_proofs(run):
         check((found["file"] is None) == proved, f"{mask}: {found}")
 
 
+# Masked scores that are scaled after the mask: no later position has a weight.
 SCALED = (
     "softmax(scores * e ^ -0.5, s)",
     "softmax(scores / 16, s)",
@@ -88,7 +89,7 @@ SCALED = (
 )
 
 
-# Weights of which those of later positions are not 0.
+# Weights that are not 0 at later positions.
 UNMASKED = (
     "exp((scores - max(scores, s)) * -0.5)",
     "exp((scores - max(scores, s)) * 0)",

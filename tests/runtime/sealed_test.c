@@ -310,7 +310,8 @@ static void test_other_vocabulary(lm_tokenizer_kind kind, int64_t vocab, int64_t
   trained_free(&first);
 }
 
-// The vocabulary file is truncated or changed in place, and its hash is not updated.
+// Truncates the vocabulary file, or flips one of its bits without updating its hash: training must
+// give the first vocabulary again.
 static void test_vocabulary_damage(const trained *first) {
   char *path = file_find("vocab");
   lm_buf file = {0};

@@ -5,7 +5,8 @@
 //
 // Panels of 16 rows (of A) or columns (of B) consist of squares of 1 KiB, one for each 32 elements
 // of k, with zeros beyond the matrix: for A 16 rows of 16 pairs, for B 16 pairs of 16 columns. The
-// number of panels is even. A matrix A with rows of unit stride is read in place.
+// number of panels is even. Rows of A whose elements are contiguous along k are read without
+// packing where lm_gemm_rows_bf16 allows it.
 #ifdef LM_AMX
 enum {
   LM_AMX_KC = 512,

@@ -391,7 +391,7 @@ static void dot_copy(mixer *x, const lm_op *dot, lm_dtype dtype) {
   copied(x, dot)->out[0]->type.dtype = (uint8_t)dtype;
 }
 
-// True if each operation that reads v casts it to f32.
+// True if all operations of the body that read v are casts to f32.
 static bool is_cast(const lm_region *body, const lm_value *v) {
   bool all = true;
   for (const lm_op *op = body->first; op; op = op->next)

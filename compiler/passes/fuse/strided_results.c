@@ -249,7 +249,8 @@ static bool is_moved(const lm_replacement *r, const match *m, uint32_t i) {
   return false;
 }
 
-// The kernel with the parts that it computes as results in place of the concatenation.
+// A copy of the kernel that returns each part of the concatenation that it computes as a separate
+// result. It neither reads nor moves the parts that other kernels compute.
 static lm_op *parts_kernel(const lm_replacement *r, lm_builder *b, const match *m) {
   lm_op *kernel = m->kernel, *yield = kernel->body->last;
   uint32_t most = kernel->n_in + yield->n_in + m->concat->n_in;
