@@ -216,6 +216,43 @@ def test_rounded_chunks(run):
         within(f"documents begin by exp(-1e30): {name}", distance(of_masked[name], exact[name]), most)
 
 
+DELTA = """import std.nn: rmsnorm, xent
+import std.layers: GatedDeltaNet
+model Delta(d, vocab) {
+  sub mix = GatedDeltaNet(d, 2, 16, 2, 32, 4, 1e-2)
+  param embed: real[vocab, d] = normal(1)
+  param norm: real[d] = ones
+  apply(tok: int[b, t], pos: int[b, t], seg: int[b, t]) -> real[b, t, vocab] {
+    let x = gather(embed, tok, vocab)
+    return dot(rmsnorm(x + mix(rmsnorm(x, norm), pos), norm), embed, d)
+  }
+  loss(bt: Batch[b, t]) -> (f32, f32) { return (sum(xent(apply(bt.tok, bt.pos, bt.seg), bt.next) * bt.w), sum(bt.w)) }
+}
+data D { source s = batches("batches.safetensors") }
+recipe R {
+  model = Delta(d = 64, vocab = 64); data = D; seed = 3; run = 1 steps
+  batch = 320 tokens; micro = 320 tokens; optimizer = adamw(lr = 1e-2)
+}
+"""
+
+
+def test_rounded_delta(run):
+    """Gated DeltaNet in bf16, with keys that repeat and three documents: the errors of chunks beside f32 are those of the loop"""
+    rng = np.random.default_rng(5)
+    tok = np.repeat(rng.integers(0, 64, 40), 8).astype("<i4")
+    pos = np.concatenate([np.arange(n) for n in (272, 1, 47)]).astype("<i4")
+    seg = np.repeat([0, 1, 2], [272, 1, 47]).astype("<i4")
+    columns = dict(tok=tok, pos=pos, seg=seg, next=np.roll(tok, -1), w=rng.random(320).astype("<f4"))
+    save(run.path("batches.safetensors"), {n: x.reshape(1, 1, 320) for n, x in columns.items()})
+    file, values = run.write("delta.lm", DELTA), ("--values", "loss,grads", "--set")
+    loop, chunks = ("--disable-pass", "chunk_scan,tile_scan"), ("--enable-pass", "chunk_scan")
+    exact = run.trace(file, *values, "precision.compute = f32", *loop)
+    of_loop, of_chunks = (run.trace(file, *values, "precision.compute = bf16", *args) for args in (loop, chunks))
+    check(any((of_chunks[n] != of_loop[n]).any() for n in exact), "the loop is computed in chunks")
+    for name in exact:
+        within(name, distance(of_chunks[name], exact[name]), 2 * distance(of_loop[name], exact[name]) + (1e-3 if name == "loss" else 1e-4))
+
+
 def test_rounded_reads_with_keys(run):
     """decays for each key where the read rounds the state: chunks in f32"""
     file = mamba2(run, 64, state="      s = exp(-key * key) * select(pos > 0, s, 0) + expand(add, n) * key\n      emit y = dot(real(s), out, n)\n")

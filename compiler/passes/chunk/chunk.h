@@ -67,6 +67,8 @@ lm_value *lm_chunk_added(lm_chunked *x);
 lm_value *lm_chunk_unit(lm_builder *b, lm_axis j, lm_value *index);
 void lm_chunk_decays(lm_chunked *x);
 void lm_chunk_weights(lm_chunked *x); // of_k and of_w
+// v with i and j behind the other axes: the rows of a chunk side by side.
+lm_value *lm_chunk_rows_last(lm_chunked *x, lm_value *v);
 
 // ---- the delta rule (chunk_delta.c)
 

@@ -8,15 +8,22 @@
 // function of h by GEMMs (the UT transform of Yang et al. 2024, "Parallelizing Linear Transformers
 // with the Delta Rule over Sequence Length"):
 //   r = own + dot(from, h, n)      own = m * of_k * u      from = m * (z * before)
-// A loop over the chunks computes r and the next state. The matrix is inverted by substitution, row
-// by row: powers of of_w, whose factors 1 + of_w^(2^i) also give it, can exceed the inverse by
-// orders of magnitude where keys repeat.
+// If w is scale * k, the same holds of d = u + scale * r, the factor of k in the update:
+//   d = own + dot(from, h, n)      own = m * u             from = m * (scale * z * before)
+// where m is (1 - scale * of_k)^-1.
+//
+// A loop over the chunks computes r, or d, and the next state, two GEMMs for each chunk. All else
+// is computed for all chunks at once, also in the backward pass: what `grad` differentiates is a
+// second loop, whose factors are constants.
+//
+// The matrix is inverted by substitution, row by row: powers of of_w, whose factors
+// 1 + of_w^(2^i) also give it, can exceed the inverse by orders of magnitude where keys repeat.
 #include <string.h>
 #include "compiler/ops/widen.h"
 #include "compiler/passes/chunk/chunk.h"
 
-// (1 - a)^-1 of a strictly lower triangular a over i, j.
-static lm_value *inverse(lm_chunked *x, lm_value *a) {
+// (1 - a)^-1 of a strictly lower triangular a over i, j, row by row.
+static lm_value *substituted(lm_chunked *x, lm_value *a) {
   lm_builder b = *x->b;
   lm_axis m = lm_axis_add(b.m, b.m->axes[x->i].name, lm_axis_size(b.m, x->i), 0);
   lm_attr to_m = {.axes = {x->j}, .n_axes = 1, .to = {m}, .n_to = 1};
@@ -39,6 +46,19 @@ static lm_value *inverse(lm_chunked *x, lm_value *a) {
   return scan->out[1];
 }
 
+// The same. The differential of the inverse m is m da m: that of the GEMMs m a m with constant m.
+static lm_value *inverse(lm_chunked *x, lm_value *a) {
+  lm_builder *b = x->b;
+  lm_axis k = lm_axis_add(b->m, b->m->axes[x->i].name, lm_axis_size(b->m, x->i), 0);
+  lm_axis l = lm_axis_add(b->m, b->m->axes[x->i].name, lm_axis_size(b->m, x->i), 0);
+  lm_value *m = lm_emit1(b, LM_OP_STOP, substituted(x, a));
+  lm_value *left = lm_chunk_rename(x, m, x->j, k);
+  lm_value *right = lm_chunk_rename(x, m, x->i, l);
+  a = lm_chunk_rename(x, lm_chunk_rename(x, a, x->i, k), x->j, l);
+  lm_value *both = lm_emit_dot(b, lm_emit_dot(b, left, a, &k, 1), right, &l, 1);
+  return lm_emit2(b, LM_OP_STRAIGHT, m, lm_widen_to(b, both, m->type));
+}
+
 // The type of r in a chunk: the axes of the state without n, and j before those of p.
 static lm_type type_of_r(const lm_chunked *x, lm_type h) {
   lm_type t = {.dtype = LM_F32};
@@ -59,62 +79,129 @@ static lm_type behind_chunk(const lm_chunked *x, lm_type t) {
   return t;
 }
 
-typedef struct delta {
+// The recurrence from chunk to chunk, with chunk in front:
+//   r = own + dot(from, h, n)      h' = whole * h + dot(r, w, j) + added
+// r is d where w is scale * k.
+typedef struct chain {
   lm_value *own, *from; // at j
-  lm_value *w, *whole;  // what r adds to the state after the chunk; its decay
-  lm_value *added;
-} delta;
+  lm_value *w, *whole;
+  lm_value *added; // NULL: 0
+} chain;
+
+typedef struct chained {
+  lm_value *last;       // h after the last chunk
+  lm_value *states, *r; // h before each chunk, and its r
+} chained;
 
 static lm_value *element(lm_builder *b, lm_value *v, lm_value *index) {
   lm_attr first = {.imm = {0, 1}, .n_imm = 2};
   return lm_emit(b, LM_OP_AT, (lm_value *[]){v, index}, 2, &first, NULL);
 }
 
-// The loop over the chunks.
-static lm_value *run(lm_chunked *x, const delta *d) {
+static chained run(lm_chunked *x, const chain *d) {
   lm_builder *b = x->b;
   lm_value *h0 = x->of->lift.scan->in[0];
-  lm_type n = x->of->n;
+  lm_type j = lm_type_make(LM_F32, &x->j, 1);
   lm_type r_type = type_of_r(x, h0->type);
   lm_op *loop = lm_loop_begin(b, lm_axis_size(b->m, x->chunk), x->chunk, &h0, 1);
   lm_value *at = loop->body->args[0];
   lm_value *h = loop->body->args[1];
-  lm_value *r = lm_emit_dot(b, element(b, d->from, at), h, n.axis, n.rank);
-  lm_value *own = element(b, d->own, at);
+  lm_value *r = lm_chunk_dot(x, element(b, d->from, at), h, x->of->n, true);
+  lm_value *own = lm_chunk_f32(x, element(b, d->own, at));
   r = lm_emit2(b, LM_OP_ADD, lm_widen_to(b, r, r_type), own);
-  lm_value *update = lm_emit_dot(b, r, element(b, d->w, at), &x->j, 1);
-  lm_value *kept = lm_emit2(b, LM_OP_MUL, h, element(b, d->whole, at));
-  lm_value *next = lm_emit2(b, LM_OP_ADD, kept, element(b, d->added, at));
+  r = lm_emit_cast(b, r, x->of->dtype);
+  lm_value *update = lm_chunk_dot(x, r, element(b, d->w, at), j, true);
+  lm_value *next = lm_emit2(b, LM_OP_MUL, h, element(b, d->whole, at));
+  if (d->added)
+    next = lm_emit2(b, LM_OP_ADD, next, lm_chunk_f32(x, element(b, d->added, at)));
   next = lm_emit2(b, LM_OP_ADD, next, lm_widen_to(b, update, h->type));
+  h = lm_emit_cast(b, h, x->of->dtype);
   lm_loop_end(b, loop, &next, 1, (lm_value *[]){h, r}, 2);
-  x->states = loop->out[1];
-  x->delta = loop->out[2];
-  return loop->out[0];
+  return (chained){loop->out[0], loop->out[1], loop->out[2]};
+}
+
+// The chain whose derivative is that of d, where h and r have the values of `value`: its factors
+// are constants, and GEMMs of all factors with these values are terms of own and added.
+static chain tangent(lm_chunked *x, const chain *d, const chained *value) {
+  lm_builder *b = x->b;
+  lm_value *h = lm_emit1(b, LM_OP_STOP, value->states);
+  lm_value *r = lm_emit1(b, LM_OP_STOP, value->r);
+  lm_value *read = lm_chunk_dot(x, d->from, h, x->of->n, false);
+  lm_value *update = lm_chunk_dot(x, r, d->w, lm_type_make(LM_F32, &x->j, 1), false);
+  lm_value *kept = lm_chunk_emit2(b, LM_OP_MUL, lm_chunk_f32(x, h), d->whole);
+  chain t;
+  kept = lm_emit_cast(b, kept, x->of->dtype);
+  t.own = lm_emit2(b, LM_OP_ADD, lm_widen_to(b, read, d->own->type), d->own);
+  update = lm_widen_to(b, update, h->type);
+  t.added = lm_emit2(b, LM_OP_ADD, update, lm_widen_to(b, kept, h->type));
+  if (d->added)
+    t.added = lm_emit2(b, LM_OP_ADD, t.added, d->added);
+  t.from = lm_emit1(b, LM_OP_STOP, d->from);
+  t.w = lm_emit1(b, LM_OP_STOP, d->w);
+  t.whole = lm_emit1(b, LM_OP_STOP, d->whole);
+  return t;
+}
+
+static lm_value *straight(lm_chunked *x, lm_value *value, lm_value *derivative) {
+  return lm_emit2(x->b, LM_OP_STRAIGHT, value, derivative);
+}
+
+// The loop over the chunks.
+static chained chain_run(lm_chunked *x, const chain *d) {
+  chained value = run(x, d);
+  chain t = tangent(x, d, &value);
+  chained derivative = run(x, &t);
+  value.last = straight(x, value.last, derivative.last);
+  value.states = straight(x, value.states, derivative.states);
+  value.r = straight(x, value.r, derivative.r);
+  return value;
+}
+
+static void axes_put(lm_type *t, lm_type of, lm_type but) {
+  for (int i = 0; i < of.rank; i++)
+    if (lm_type_find(*t, of.axis[i]) < 0 && lm_type_find(but, of.axis[i]) < 0)
+      t->axis[t->rank++] = of.axis[i];
+}
+
+// v, which has n, times a factor, with chunk in front and n behind the other axes, as GEMMs read
+// it.
+static lm_value *scaled(lm_chunked *x, lm_value *factor, lm_value *v) {
+  lm_type t = lm_type_make(LM_F32, &x->chunk, 1);
+  lm_type n = x->of->n;
+  axes_put(&t, factor->type, n);
+  axes_put(&t, v->type, n);
+  axes_put(&t, n, t);
+  v = lm_widen_to(x->b, lm_chunk_f32(x, v), t);
+  factor = lm_widen_to(x->b, factor, t);
+  return lm_emit2(x->b, LM_OP_MUL, factor, v);
 }
 
 lm_value *lm_chunk_delta(lm_chunked *x) {
   lm_builder *b = x->b;
   const lm_chunk *of = x->of;
+  lm_type j = lm_type_make(LM_F32, &x->j, 1);
   int r = of->delta;
-  lm_value *scale = of->scale ? lm_chunk_at_j(x, lm_chunk_of(x, of->scale)) : NULL;
+  lm_value *scale = of->scale ? lm_chunk_of(x, of->scale) : NULL;
   lm_value *a = scale ? lm_chunk_emit2(b, LM_OP_MUL, x->of_k[r], scale) : x->of_w[r];
-  // The second operand is the one with n, which then is the innermost axis.
-  lm_value *w = scale ? lm_chunk_emit2(b, LM_OP_MUL, scale, x->k) : x->w;
-  lm_value *z = lm_chunk_emit2(b, LM_OP_MUL, x->before, lm_chunk_of(x, of->read[r].c));
-  lm_value *m = inverse(x, a);
-  lm_value *own = lm_chunk_at_j(x, lm_emit_dot(b, x->of_k[r], x->u, &x->j, 1));
-  lm_value *from = lm_emit_dot(b, m, lm_chunk_at_j(x, z), &x->j, 1);
-  own = lm_chunk_at_j(x, lm_emit_dot(b, m, own, &x->j, 1));
+  lm_value *z = scale ? lm_chunk_emit2(b, LM_OP_MUL, x->before, scale) : x->before;
+  lm_value *w = scaled(x, x->rest, scale ? x->k : x->w);
+  lm_value *m = lm_chunk_rows_last(x, inverse(x, a));
+  lm_value *own = x->u;
+  z = lm_chunk_at_j(x, scaled(x, z, lm_chunk_of(x, of->read[r].c)));
+  if (!scale)
+    own = lm_chunk_at_j(x, lm_chunk_dot(x, x->of_k[r], x->u, j, false));
+  lm_value *from = lm_chunk_dot(x, m, z, j, false);
+  own = lm_chunk_at_j(x, lm_chunk_dot(x, m, own, j, false));
   lm_type r_type = behind_chunk(x, type_of_r(x, of->lift.scan->in[0]->type));
-  w = lm_chunk_emit2(b, LM_OP_MUL, w, x->rest);
-  delta d;
+  r_type.dtype = (uint8_t)of->dtype;
+  chain d = {0};
   d.own = lm_widen_to(b, own, r_type);
   d.from = lm_chunk_front(x, lm_chunk_at_j(x, from), &x->chunk, 1);
-  d.w = lm_chunk_front(x, w, &x->chunk, 1);
+  d.w = lm_emit_cast(b, w, of->dtype);
   d.whole = lm_chunk_front(x, x->whole, &x->chunk, 1);
-  d.added = lm_chunk_added(x);
-  lm_value *last = run(x, &d);
-  if (scale)
-    x->u = lm_chunk_emit2(b, LM_OP_ADD, x->u, lm_chunk_emit2(b, LM_OP_MUL, x->delta, scale));
-  return last;
+  d.added = scale ? NULL : lm_chunk_added(x);
+  chained c = chain_run(x, &d);
+  x->states = c.states;
+  *(scale ? &x->u : &x->delta) = c.r;
+  return c.last;
 }

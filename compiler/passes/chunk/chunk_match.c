@@ -27,6 +27,7 @@ typedef struct form {
   uint8_t kind;
   bool next;             // h is the next value of the carry
   bool rounded;          // h itself, rounded
+  bool is_read;          // a read of it
   int read;              // index of the read
   lm_value *term[TERMS]; // lifted; NULL: 0
 } form;
@@ -293,6 +294,14 @@ static bool axes_fit(match *s, const lm_op *op) {
   return s->summed && lm_type_same_axes(n, s->to->n);
 }
 
+static form read_of(match *s, int index) {
+  return (form){
+      .kind = LINEAR,
+      .read = index,
+      .term = {[OF_READ] = number(s, 1)},
+  };
+}
+
 static form read_add(match *s, const lm_op *op, uint32_t at) {
   const form *f = form_of(s, op->in[at]);
   lm_value *w = op->code == LM_OP_DOT ? op->in[1 - at] : NULL;
@@ -306,12 +315,8 @@ static form read_add(match *s, const lm_op *op, uint32_t at) {
   read->c = times(s, f->term[OF_H], c);
   read->plus = f->term[PLUS] ? times(s, f->term[PLUS], c) : NULL;
   if (f->rounded)
-    return (form){.kind = AFTER};
-  return (form){
-      .kind = LINEAR,
-      .read = index,
-      .term = {[OF_READ] = number(s, 1)},
-  };
+    return (form){.kind = AFTER, .is_read = true, .read = index};
+  return read_of(s, index);
 }
 
 static bool sums(const lm_op *op) {
@@ -335,6 +340,8 @@ static form form_make(match *s, const lm_op *op) {
     return (form){.kind = OTHER};
   if (of_h && sums(op))
     return read_add(s, op, linear);
+  if (op->code == LM_OP_CAST && op->out[0]->type.dtype == LM_F32 && form_of(s, op->in[0])->is_read)
+    return read_of(s, form_of(s, op->in[0])->read);
   form f = {.kind = of_reads ? OTHER : FREE};
   if (linear != UINT32_MAX && !sums(op))
     f = linear_of(s, op, linear);

@@ -5,7 +5,7 @@
 //   read = sum over n of c * h'      (inclusive), or of c * h (exclusive), plus a term without h
 //
 // A read may round the state to bf16 or f16 and multiply it by a c of this type; then it has no
-// other term, and the update does not depend on it.
+// other term.
 //
 // With the delta rule the update also depends on an exclusive read r of the state:
 //   h' = a * h + u * k + r * w       w: [batch, n], or scale * k with scale: [batch]

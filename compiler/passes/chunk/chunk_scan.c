@@ -30,7 +30,7 @@
 // Declines: a that depends on p, also on p and n, as in Mamba, where each element of the state has
 // its own decay and chunks would take C times the operations of the scan; results that need the
 // state itself; updates that depend on two reads, or on one in another way than linearly; lengths
-// without a divisor from 16 to 64 (128 if reads round), or from 8 to 16 if chunks are short (to 32
+// without a divisor from 16 to 64 (128 if reads round), or from 8 to 16 if chunks are short (to 64
 // with the delta rule on a GPU: longer ones read fewer states and invert larger matrices); scans
 // that are faster by the cost model (chunk_cost.c), unless the pass is forced: small states, and on
 // a CPU short chunks; lengths that are known at run time only, as in prefill, where the scan stays.
@@ -45,7 +45,7 @@
 enum {
   LEAST_POSITIONS = 8,
   SHORT = 16,     // positions of a chunk if a has n, or with the delta rule on a CPU
-  DELTA = 32,     // with the delta rule on a GPU, if a lacks n
+  DELTA = 64,     // with the delta rule on a GPU, if a lacks n
   POSITIONS = 64, // of other chunks
   LONG = 128      // of those whose reads round the state
 };
@@ -161,15 +161,15 @@ static lm_value *recent(lm_chunked *x, int index) {
   y = lm_chunk_f32(x, x->by_position ? lm_chunk_merged(x, y) : y);
   if (!x->of_w[index])
     return y;
-  lm_value *of_delta = lm_emit_dot(x->b, x->of_w[index], x->delta, &x->j, 1);
-  return lm_chunk_emit2(x->b, LM_OP_ADD, y, of_delta);
+  lm_value *of_delta = lm_chunk_dot(x, x->of_w[index], x->delta, j, false);
+  return lm_chunk_emit2(x->b, LM_OP_ADD, y, lm_chunk_f32(x, of_delta));
 }
 
 static lm_value *read(lm_chunked *x, int index) {
   const lm_chunk_read *r = &x->of->read[index];
   lm_type in_region = r->of->type;
   lm_value *y;
-  if (index == x->of->delta)
+  if (index == x->of->delta && x->delta)
     y = lm_chunk_rename(x, x->delta, x->j, x->i);
   else {
     y = recent(x, index);

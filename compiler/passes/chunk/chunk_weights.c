@@ -18,8 +18,7 @@ lm_value *lm_chunk_unit(lm_builder *b, lm_axis j, lm_value *index) {
 
 // ---- a lacks n
 
-// [i, chunk, batch, j] with the rows of a chunk side by side.
-static lm_value *rows_last(lm_chunked *x, lm_value *v) {
+lm_value *lm_chunk_rows_last(lm_chunked *x, lm_value *v) {
   lm_axis last[LM_RANK];
   int rank = 0;
   for (int i = 0; i < v->type.rank; i++)
@@ -47,14 +46,14 @@ static lm_value *columns_last(lm_chunked *x, lm_value *v) {
 
 static lm_value *decayed(lm_chunked *x, lm_value *l, lm_value *c, lm_value *k) {
   lm_value *dots = lm_chunk_dot(x, c, columns_last(x, k), x->of->n, true);
-  lm_value *weights = lm_chunk_emit2(x->b, LM_OP_MUL, rows_last(x, l), dots);
+  lm_value *weights = lm_chunk_emit2(x->b, LM_OP_MUL, lm_chunk_rows_last(x, l), dots);
   if (!x->one)
     return weights;
   weights = lm_emit_cast(x->b, weights, x->of->dtype);
   if (!x->mixes)
     lm_chunk_keep(x, weights);
   weights = lm_chunk_f32(x, weights);
-  return lm_chunk_emit2(x->b, LM_OP_MUL, weights, rows_last(x, x->one));
+  return lm_chunk_emit2(x->b, LM_OP_MUL, weights, lm_chunk_rows_last(x, x->one));
 }
 
 static void weights_by_gemm(lm_chunked *x) {
@@ -123,8 +122,8 @@ static void weights_by_scan(lm_chunked *x) {
   }
   lm_scan_end(&b, scan, next, stacked, (uint32_t)(n_keys * of->n_reads));
   for (int r = 0; r < of->n_reads; r++) {
-    x->of_k[r] = rows_last(x, scan->out[n_keys + r]);
-    x->of_w[r] = of->w ? rows_last(x, scan->out[n_keys + of->n_reads + r]) : NULL;
+    x->of_k[r] = lm_chunk_rows_last(x, scan->out[n_keys + r]);
+    x->of_w[r] = of->w ? lm_chunk_rows_last(x, scan->out[n_keys + of->n_reads + r]) : NULL;
   }
 }
 

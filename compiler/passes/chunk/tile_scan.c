@@ -13,8 +13,8 @@
 // backwards (compiler/ops/scan_vjp.c). The derivative of the loop stashes one carry for each
 // tile. Of n positions in tiles of c, the backward pass therefore keeps n / c + c carries; c is the
 // divisor of n that makes this least. Declines: functions other than losses, which are the ones
-// that are differentiated; scans whose results have all carries; short scans, and lengths without a
-// useful divisor. Cost: a launch per tile.
+// that are differentiated; scans whose results have all carries, or are constants of the derivative
+// (`stop`); short scans, and lengths without a useful divisor. Cost: a launch per tile.
 #include "compiler/ir/scan.h"
 #include "compiler/passes/pass.h"
 #include "compiler/passes/rewrite.h"
@@ -104,12 +104,33 @@ static bool keeps_carries(const lm_op *scan) {
   return true;
 }
 
+typedef struct readers {
+  const lm_op *scan;
+  bool stop; // all of them are `stop`
+} readers;
+
+static void reader_visit(lm_op *op, void *user) {
+  readers *r = user;
+  for (uint32_t i = 0; i < op->n_in; i++)
+    r->stop &= op->in[i]->def != r->scan || op->code == LM_OP_STOP;
+}
+
+static bool is_constant(const lm_op *scan) {
+  readers r = {
+      .scan = scan,
+      .stop = true,
+  };
+  lm_region_walk(scan->parent, reader_visit, &r);
+  return r.stop;
+}
+
 static void tile_scan_visit(lm_module *m, lm_region *r) {
   for (lm_op *op = r->first, *next; op; op = next) {
     next = op->next;
     if (op->code == LM_OP_LOOP)
       tile_scan_visit(m, op->body);
-    if (op->code != LM_OP_SCAN || m->axes[lm_scan_axis(op)].dyn || keeps_carries(op))
+    if (op->code != LM_OP_SCAN || m->axes[lm_scan_axis(op)].dyn || keeps_carries(op) ||
+        is_constant(op))
       continue;
     int64_t n = lm_axis_size(m, lm_scan_axis(op)), size = tile_of(n);
     if (size < n)
