@@ -339,7 +339,8 @@ const char *cuda_vector_load(cuda_emit *e, const char *base, const char *index, 
 // ---- scan.c: the loop over positions, carries in registers
 void cuda_scan_put(cuda_emit *e, lm_buf *b);
 bool cuda_scan_omits(const lm_op *op, uint32_t buffer); // lm_codegen.omits
-bool cuda_carry_is(const cuda_emit *e, uint32_t i);     // operand or result i is one in a register
+void cuda_scan_params(const lm_op *s, cuda_code *c);
+bool cuda_carry_is(const cuda_emit *e, uint32_t i); // operand or result i is one in a register
 // False if base[at] is no carry in a register.
 bool cuda_carry_load(cuda_emit *e, const char *base, lm_type t, const lm_ix *at, lm_gen_text *out);
 
@@ -398,6 +399,12 @@ bool lm_cuda_gemm_of_emit(const lm_plan_options *o, const lm_plan_gemm *g, const
                           lm_arena *arena, lm_kernel_code *out);
 bool lm_cuda_epilogue_is_supported(const lm_plan_gemm *g);
 bool lm_cuda_scales(const lm_target *t, const lm_plan_gemm *g);
+
+// ---- chain.c: scans whose region has GEMMs
+bool cuda_chain_is_supported(const lm_target *t, const lm_op *scan); // for lm_codegen
+bool cuda_chain_reads_strided(const lm_op *scan, uint32_t i);        // the same
+void cuda_chain_emit(const lm_plan_options *o, const lm_op *scan, lm_arena *arena,
+                     lm_kernel_code *out);
 
 // ---- mix.c: kernels that compute a factor of their dot
 bool cuda_mix_is_supported(const lm_target *t, const lm_op *kernel); // for lm_codegen

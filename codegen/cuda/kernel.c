@@ -73,22 +73,9 @@ static bool may_alias(void *user, uint32_t operand) {
 
 // ---- the function around the passes
 
-// Slices and operands that are the same at each position are only read, so they are restrict;
-// carries alternate with the results and the workspace.
-static void scan_params_add(cuda_emit *e, cuda_code *c) {
-  const lm_op *s = e->scan;
-  for (uint32_t i = 0; i < s->n_in; i++)
-    if (!cuda_scan_omits(s, i))
-      cuda_operand_add(c, (lm_dtype)s->in[i]->type.dtype, i < lm_scan_carries(s),
-                       lm_gen_scan_operand(c->arena, s, i));
-  for (uint32_t i = 0; i < s->n_out; i++)
-    if (!cuda_scan_omits(s, s->n_in + i))
-      cuda_result_add(c, (lm_dtype)s->out[i]->type.dtype, lm_arena_printf(c->arena, "out%u", i));
-}
-
 static void params_add(cuda_emit *e, cuda_code *c) {
   if (e->scan)
-    scan_params_add(e, c);
+    cuda_scan_params(e->scan, c);
   else
     cuda_params(&e->g, may_alias, e, c);
   if (e->rows)
@@ -292,6 +279,10 @@ bool cuda_kernel_emit(const lm_plan_options *o, const lm_op *kernel, lm_arena *a
     return cuda_attend_emit(o, kernel, arena, out);
   if (lm_kernel_mix(kernel)) {
     cuda_mix_emit(o, kernel, arena, out);
+    return true;
+  }
+  if (lm_op_chains(kernel)) {
+    cuda_chain_emit(o, kernel, arena, out);
     return true;
   }
   if (lm_kernel_dot(kernel)) {

@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "codegen/cuda/emit.h"
+#include "compiler/ir/dot.h"
 #include "compiler/ir/scan.h"
 
 static const char *carry_offset(cuda_emit *e, uint32_t i) {
@@ -40,9 +41,22 @@ static bool is_const(const lm_value *v) {
 bool cuda_scan_omits(const lm_op *op, uint32_t buffer) {
   bool result = buffer >= op->n_in;
   uint32_t i = result ? buffer - op->n_in : buffer;
-  if (op->code != LM_OP_SCAN || i >= lm_scan_carries(op) || !lm_gen_scan_is_pointwise(op))
+  if (op->code != LM_OP_SCAN || i >= lm_scan_carries(op) ||
+      !(lm_gen_scan_is_pointwise(op) || lm_op_chains(op)))
     return false;
   return result ? !is_used(op->out[i]) : is_const(op->in[i]);
+}
+
+// Slices and operands that are the same at each position are only read, so they are restrict;
+// carries alternate with the results and the workspace.
+void cuda_scan_params(const lm_op *s, cuda_code *c) {
+  for (uint32_t i = 0; i < s->n_in; i++)
+    if (!cuda_scan_omits(s, i))
+      cuda_operand_add(c, (lm_dtype)s->in[i]->type.dtype, i < lm_scan_carries(s),
+                       lm_gen_scan_operand(c->arena, s, i));
+  for (uint32_t i = 0; i < s->n_out; i++)
+    if (!cuda_scan_omits(s, s->n_in + i))
+      cuda_result_add(c, (lm_dtype)s->out[i]->type.dtype, lm_arena_printf(c->arena, "out%u", i));
 }
 
 // What carry i starts with, as memory has it: a half as its bits.

@@ -127,6 +127,13 @@ static inline lm_op *lm_kernel_mix(const lm_op *op) {
         return o;
   return NULL;
 }
+// True for a scan whose region has a GEMM (pass chain_kernels).
+static inline bool lm_op_chains(const lm_op *op) {
+  const lm_op *o = op->code == LM_OP_SCAN ? op->body->first : NULL;
+  while (o && o->code != LM_OP_DOT)
+    o = o->next;
+  return o;
+}
 // The dot that a kernel's body begins with (pass gemm_kernels); NULL if there is none.
 static inline lm_op *lm_kernel_dot(const lm_op *op) {
   lm_op *first = op->code == LM_OP_KERNEL ? op->body->first : NULL;

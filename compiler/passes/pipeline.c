@@ -83,6 +83,7 @@ const char *const lm_pipeline[] = {
     "defer_sums",
     "recompute",
     "strided_results",
+    "chain_kernels",
     "mix_kernels",
     "dce",
     "gemm_kernels",

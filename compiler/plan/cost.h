@@ -100,9 +100,10 @@ lm_cost_gemm lm_cost_gemm_at(const lm_plan *p, const lm_plan_step *s, int i);
 lm_cost lm_cost_of_attend(const lm_target *t, const lm_plan_attend *a, double bytes,
                           bool warpgroups);
 
-// A kernel of `blocks` blocks that computes a factor of its GEMMs (pass mix_kernels).
+// A kernel of `blocks` blocks that computes a factor of its GEMMs (pass mix_kernels), or its carry
+// by GEMMs at `positions` positions (chain_kernels).
 typedef struct lm_cost_mix {
-  double bytes, flops, instructions, blocks;
+  double bytes, flops, instructions, blocks, positions;
   lm_dtype dtype; // of the factors
 } lm_cost_mix;
 lm_cost lm_cost_of_mix(const lm_target *t, const lm_cost_mix *x);

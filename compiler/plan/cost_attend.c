@@ -24,6 +24,9 @@ static const double KEYS_GROUPS[] = {15.5, 19.3}, QUERIES_GROUPS[] = {13.5, 16.7
 static const double MAIN_SHARE = 0.93, SHARED_SHARE = 0.9;
 // A block waits for its first tiles and writes its rows at the end: about 3,000 cycles at 1.7 GHz.
 static const double BLOCK = 1.75e-6;
+// At a position of a scan a warp waits for two barriers, its loads of shared memory, and for two
+// GEMMs whose multiplications depend on each other: about 700 cycles.
+static const double POSITION = 0.4e-6;
 
 static double overlap(double a, double b) {
   return sqrt(a * a + b * b); // closer coupled than memory and instructions
@@ -163,7 +166,7 @@ lm_cost lm_cost_of_mix(const lm_target *t, const lm_cost_mix *x) {
   double units = t->units ? t->units : 1;
   double multiply = x->flops / x->blocks / (rate(t, x->dtype, false) * SHARED_SHARE);
   double issued = x->instructions / x->blocks / (t->rates.lanes / units);
-  double one = overlap(multiply, issued) + BLOCK;
+  double one = overlap(multiply, issued) + x->positions * POSITION + BLOCK;
   blocks b = {x->blocks, x->blocks * one, one, one};
   double busy = launch_seconds(t, &b, 1);
   double memory = lm_cost_memory(t, x->bytes);

@@ -49,6 +49,7 @@ static lm_cost kernel_cost(const lm_target *t, const lm_plan *p, const lm_plan_s
                                             .flops = s->multiplied,
                                             .instructions = s->instructions,
                                             .blocks = (double)s->space.fixed,
+                                            .positions = (double)launch->waits,
                                             .dtype = LM_BF16});
   if (s->joined) {
     lm_cost_gemm all[LM_PLAN_MAPS];

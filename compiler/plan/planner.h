@@ -115,6 +115,9 @@ struct lm_codegen {
   bool (*mixes)(const lm_target *t, const lm_op *kernel);
   // True if it generates such kernels of so many rows and columns, and of so many channels.
   bool (*mixes_sizes)(int64_t rows, int64_t channels);
+  // True if it generates this scan, whose region reads and updates the carry by GEMMs
+  // (lm_op_chains); NULL: none.
+  bool (*chains)(const lm_target *t, const lm_op *scan);
   // True if the target's library supports this GEMM with its residual, bias or gelu; NULL: none.
   bool (*epilogue)(const lm_plan_gemm *g);
   // True if the target's library multiplies the codes of this GEMM with scales; NULL: none.

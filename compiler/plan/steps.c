@@ -225,10 +225,11 @@ static int64_t operand_bytes(const lm_module *m, const lm_op *op, uint32_t i) {
 }
 
 static double multiplied(const lm_module *m, const lm_op *op) {
+  bool chains = lm_op_chains(op);
   double n = 0;
-  for (const lm_op *o = lm_kernel_mix(op) ? op->body->first : NULL; o; o = o->next)
+  for (const lm_op *o = chains || lm_kernel_mix(op) ? op->body->first : NULL; o; o = o->next)
     n += o->code == LM_OP_DOT ? lm_flops_of(m, o) : 0;
-  return n;
+  return chains ? n * (double)lm_axis_size(m, op->attr.axes[0]) : n;
 }
 
 static void kernel_cost(planner *p, const lm_op *op, lm_plan_step *s) {

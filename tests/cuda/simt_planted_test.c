@@ -9,6 +9,7 @@
 #include "codegen/cuda/cuda.h"
 #include "runtime/hal/tensor.h"
 #include "tests/cuda/attend_case.h"
+#include "tests/cuda/chain_case.h"
 #include "tests/cuda/gemm_case.h"
 #include "tests/cuda/grouped_case.h"
 #include "tests/cuda/joined_case.h"
@@ -295,6 +296,33 @@ static char *mix_run(const plant *p, bool backward, uint64_t *out_bits) {
   return plan_run(ctx, plan, out_bits);
 }
 
+static const chain_case chain_shape = {"planted", "b = 1, h = 1, c = 3, j = 16, k = 32, v = 32",
+                                       CHAIN_FORWARD, 1};
+static const plant chain_plants[] = {
+    {NULL, "lm_copies_wait(0);\n", "\n"},
+    {NULL, "(1 - stage)", "stage"}, // the next tiles are copied over those that are multiplied
+    {NULL, "lm_grid_begin();\n", "\n"},
+    // reads the state that other warps have not stored; then their rows
+    {NULL, "lm_copies_wait(0);\n    lm_barrier();\n", "lm_copies_wait(0);\n", true},
+    {NULL, "}\n    lm_barrier();\n", "}\n", true},
+    {NULL, "+ t * ", "+ 0 * ", true}, // results of all positions at that of the first
+};
+
+static char *chain_run(const plant *p, uint64_t *out_bits) {
+  lm_ctx *ctx = lm_ctx_create();
+  lm_plan_options target = simt_options_of("sm_90a", false);
+  lm_buf text = {0};
+  chain_text(&chain_shape, &text);
+  lm_module *m = parse_and_run(ctx, text.p, "decompose,cse,dce,fuse");
+  chain_kernels_make(m, "sm_90a", chain_shape.units);
+  lm_plan *plan = lm_plan_build(m, &target);
+  lm_buf_free(&text);
+  CHECK(plan && plan->n_kernels == 1 && plan->kernels[0].name[0] == 's');
+  if (p)
+    mistake_plant(&plan->kernels[0], p, ctx->arena);
+  return plan_run(ctx, plan, out_bits);
+}
+
 static const plant few_rows_plants[] = {
     {NULL, "lm_barrier();\n", "\n"},         // reads sums of other warps that are not written yet
     {NULL, "* 2 + m) * 16", "* 2 + m) * 8"}, // sums of two rows at one index
@@ -499,6 +527,15 @@ static void mix_plants_run(void) {
   }
 }
 
+static void chain_plants_run(void) {
+  uint64_t right, bits;
+  CHECK(!chain_run(NULL, &right));
+  for (size_t i = 0; i < LM_COUNT(chain_plants); i++) {
+    char *found = chain_run(&chain_plants[i], &bits);
+    found_check(&chain_plants[i], found, bits != right);
+  }
+}
+
 static void attention_run(const attend_case *c, const plant *p, size_t n) {
   uint64_t right, bits;
   CHECK(!run(c, &(plant){"sm_90a"}, false, &right));
@@ -520,6 +557,7 @@ int main(void) {
   grouped_plants_run();
   joined_plants_run();
   mix_plants_run();
+  chain_plants_run();
   firsts_run(few_rows_shape, few_rows_plants, LM_COUNT(few_rows_plants));
   firsts_run(split_shape, split_plants, LM_COUNT(split_plants));
   firsts_run(merge_shape, merge_plants, LM_COUNT(merge_plants));

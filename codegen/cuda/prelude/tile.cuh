@@ -97,6 +97,27 @@ LM_INLINE float lm_negative_lse(float lse) {
     }                                                                                              \
   }
 
+// 16 rows from `row` on and columns from k on of a tile; of the transpose of a tile.
+#define lm_rows_load(a_, a, row, k, PITCH)                                                         \
+  lm_matrices_load(a_, a, ((row) + l_ % 16) * (PITCH) + (k) + l_ / 16 * 8)
+#define lm_columns_load(a_, a, row, k, PITCH)                                                      \
+  lm_matrices_load_transposed(a_, a,                                                               \
+                              ((k) + l_ / 16 * 8 + l_ % 8) * (PITCH) + (row) + l_ / 8 % 2 * 8)
+// o[e] += 16 rows of a, which LOAD loads, times 8 E columns of b from `col` on. b: pairs of bf16,
+// DEPTH rows of PITCH elements.
+#define LM_TILE_TIMES_BF16(LOAD, o, E, a, row, A_PITCH, b, col, PITCH, DEPTH)                      \
+  LM_UNROLL_2 for (int32_t k = 0; k < (DEPTH); k += 16) {                                          \
+    uint32_t a_[4], b_[4];                                                                         \
+    const int32_t l_ = lm_thread() % 32;                                                           \
+    LOAD(a_, a, row, k, A_PITCH);                                                                  \
+    LM_UNROLL for (int32_t e = 0; e < (E); e += 2) {                                               \
+      lm_matrices_load_transposed(b_, (const uint16_t *)(b),                                       \
+                                  (k + l_ % 16) * (PITCH) + (col) + e * 8 + l_ / 16 * 8);          \
+      lm_mma_bf16(o[e], a_, b_);                                                                   \
+      lm_mma_bf16(o[e + 1], a_, b_ + 2);                                                           \
+    }                                                                                              \
+  }
+
 // Reductions over the four lanes that share a row.
 LM_INLINE float lm_row_max(float x) {
   x = lm_max_f32(x, lm_shuffle_xor_f32(~0u, x, 1));

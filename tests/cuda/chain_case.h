@@ -1,0 +1,69 @@
+// chain_case.h - loops that read and update a carry by GEMMs, as the states of a delta rule from
+// chunk to chunk and their cotangents, as modules built from text, for tests of the kernels that
+// pass chain_kernels makes.
+#ifndef LM_TESTS_CUDA_CHAIN_CASE_H
+#define LM_TESTS_CUDA_CHAIN_CASE_H
+#include "codegen/cuda/cuda.h"
+#include "compiler/ir/dot.h"
+#include "tests/codegen/run.h"
+
+typedef struct chain_case {
+  const char *name, *axes, *text;
+  int units; // multiprocessors, by which columns are divided
+} chain_case;
+
+// r = p s + own, s' = a s + q^T r; s begins with 0, and its last value is not used.
+#define CHAIN_FORWARD                                                                              \
+  "func @f(%p: bf16[c, j, b, h, k], %own: bf16[c, b, h, j, v], %q: bf16[c, b, h, j, k], "          \
+  "%a: f32[c, b, h]) -> (s: bf16[c, b, h, k, v], r: bf16[c, b, h, j, v]) {\n"                      \
+  "  %s0 = const 0 : f32[b, h, k, v]\n"                                                            \
+  "  %h, %s, %r = loop 3 over(c) %i carry(%x = %s0) {\n"                                           \
+  "    %p1 = at %p, %i [0, 1]\n    %o1 = at %own, %i [0, 1]\n    %q1 = at %q, %i [0, 1]\n"         \
+  "    %a1 = at %a, %i [0, 1]\n    %xb = cast %x : bf16[b, h, k, v]\n"                             \
+  "    %y = dot %p1, %xb over(k) : f32[j, b, h, v]\n    %y1 = permute %y : f32[b, h, j, v]\n"      \
+  "    %of = cast %o1 : f32[b, h, j, v]\n    %rf = add %y1, %of\n"                                 \
+  "    %rb = cast %rf : bf16[b, h, j, v]\n    %u = dot %rb, %q1 over(j) : f32[b, h, v, k]\n"       \
+  "    %d = mul %x, %a1\n    %u1 = permute %u : f32[b, h, k, v]\n    %n = add %d, %u1\n"           \
+  "    yield %n, %xb, %rb\n  }\n  return %s, %r\n}\n"
+
+// From the last position to the first, as a cotangent: a factor for each row of s, which begins
+// with s0; a term of s whose memory has another order of axes; the last value is used.
+#define CHAIN_BACKWARD                                                                             \
+  "func @f(%p: bf16[c, b, h, j, k], %own: bf16[c, b, h, j, v], %q: bf16[c, b, h, j, k], "          \
+  "%a: f32[c, b, h, k], %z: bf16[c, b, k, h, v], %s0: f32[b, h, k, v]) -> "                        \
+  "(h: f32[b, h, k, v], s: bf16[c, b, h, k, v], r: bf16[c, b, h, j, v]) {\n"                       \
+  "  %zp = permute %z : bf16[c, b, h, k, v]\n"                                                     \
+  "  %h, %s, %r = loop 3 reversed over(c) %i carry(%x = %s0) {\n"                                  \
+  "    %p1 = at %p, %i [2, -1]\n    %o1 = at %own, %i [2, -1]\n    %q1 = at %q, %i [2, -1]\n"      \
+  "    %a1 = at %a, %i [2, -1]\n    %z1 = at %zp, %i [2, -1]\n"                                    \
+  "    %xb = cast %x : bf16[b, h, k, v]\n    %y = dot %p1, %xb over(k) : f32[b, h, j, v]\n"        \
+  "    %of = cast %o1 : f32[b, h, j, v]\n    %rf = add %of, %y\n"                                  \
+  "    %rb = cast %rf : bf16[b, h, j, v]\n    %u = dot %q1, %rb over(j) : f32[b, h, k, v]\n"       \
+  "    %zf = cast %z1 : f32[b, h, k, v]\n    %e = add %zf, %u\n    %ax = expand %a1 : f32[v, b, "  \
+  "h, k]\n"                                                                                        \
+  "    %ap = permute %ax : f32[b, h, k, v]\n    %d = mul %x, %ap\n    %n = add %d, %e\n"           \
+  "    yield %n, %xb, %rb\n  }\n  return %h, %s, %r\n}\n"
+
+static inline void chain_text(const chain_case *c, lm_buf *b) {
+  lm_buf_printf(b, "stage step\naxis %s\n%s", c->axes, c->text);
+}
+
+static inline void chain_kernels_make(const lm_module *m, const char *arch, int units) {
+  lm_plan_options o = lm_cuda_options(arch, false);
+  bool ok;
+  o.target.units = units;
+  CHECK_OK(lm_pass_run_list((lm_module *)m, "chain_kernels,dce",
+                            &(lm_pass_env){.target = &o.target, .codegen = o.codegen}, &ok));
+  CHECK(ok);
+}
+
+static const chain_case chain_cases[] = {
+    {"forward", "b = 2, h = 1, c = 3, j = 16, k = 32, v = 32", CHAIN_FORWARD, 1},
+    {"forward, 64 columns of 128", "b = 1, h = 2, c = 3, j = 32, k = 64, v = 128", CHAIN_FORWARD,
+     1},
+    {"forward, as many rows as the state", "b = 1, h = 1, c = 3, j = 32, k = 32, v = 48",
+     CHAIN_FORWARD, 1},
+    {"backward", "b = 1, h = 2, c = 3, j = 16, k = 32, v = 32", CHAIN_BACKWARD, 2},
+    {"backward, narrow slices", "b = 2, h = 1, c = 3, j = 64, k = 128, v = 64", CHAIN_BACKWARD, 4},
+};
+#endif

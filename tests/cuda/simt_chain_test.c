@@ -1,0 +1,84 @@
+// simt_chain_test.c - kernels that read and update a carry by GEMMs, under the shim against the
+// interpreter: the states of a delta rule and their cotangents, blocks of several widths, operands
+// that are read through views; forms beside the pattern, which stay loops.
+#include "tests/codegen/cache.h" // defines _GNU_SOURCE, so it comes first
+#define SIMT_ARCH "sm_90a"
+#define SIMT_UNITS 2
+#include "tests/cuda/simt_run.h"
+#include "tests/cuda/chosen.h"
+#include "tests/cuda/chain_case.h"
+
+static const chain_case *current;
+
+static void count_check(const lm_module *m, int units, int expected) {
+  int chains = 0, loops = 0;
+  chain_kernels_make(m, "sm_90a", units);
+  for (const lm_op *op = m->funcs->body->first; op; op = op->next) {
+    chains += lm_op_chains(op);
+    loops += op->code == LM_OP_LOOP;
+  }
+  CHECK(chains == expected && loops == !expected);
+}
+
+static void one_kernel(const lm_module *m) {
+  count_check(m, current->units, 1);
+}
+
+static void a_loop(const lm_module *m) {
+  count_check(m, 1, 0);
+}
+
+static void chain_run(const chain_case *c, uint64_t seed) {
+  lm_buf text = {0};
+  current = c;
+  chain_text(c, &text);
+  run_both(
+      text.p,
+      &(run_options){
+          .name = c->name, .tolerance = 1e-3, .rounds = true, .seed = seed, .kernels = one_kernel});
+  lm_buf_free(&text);
+}
+
+// A form beside the pattern: `from` in the text of the forward case is `to`.
+typedef struct near_case {
+  const char *name, *from, *to;
+} near_case;
+
+static const near_case near_cases[] = {
+    {"the state behind each position", "yield %n, %xb, %rb",
+     "%nb = cast %n : bf16[b, h, k, v]\n    yield %n, %nb, %rb"},
+    {"a value of the rows beside r", "yield %n, %xb, %rb", "%nr = neg %rb\n    yield %n, %xb, %nr"},
+    {"an operand without the loop's axis", "%n = add %d, %u1",
+     "%m = add %d, %u1\n    %n = add %m, %k0"},
+    {"positions in another order", "at %own, %i [0, 1]", "at %own, %i [2, -1]"},
+    {"an update by an operand", "dot %rb, %q1 over(j)", "dot %o1, %q1 over(j)"},
+};
+
+static void near_run(const near_case *c, uint64_t seed) {
+  lm_buf text = {0}, changed = {0};
+  chain_text(&chain_cases[0], &text);
+  const char *at = strstr(text.p, c->from);
+  CHECK(at);
+  const char *argument = strstr(text.p, ") -> (");
+  lm_buf_add(&changed, text.p, (size_t)(argument - text.p));
+  lm_buf_puts(&changed, ", %k0: f32[b, h, k, v]");
+  lm_buf_add(&changed, argument, (size_t)(at - argument));
+  lm_buf_printf(&changed, "%s%s", c->to, at + strlen(c->from));
+  run_both(
+      changed.p,
+      &(run_options){
+          .name = c->name, .tolerance = 1e-3, .rounds = true, .seed = seed, .kernels = a_loop});
+  lm_buf_free(&text);
+  lm_buf_free(&changed);
+}
+
+int main(int argc, char **argv) {
+  const char *only = argc > 1 ? argv[1] : NULL;
+  cache_begin();
+  for (size_t i = 0; i < LM_COUNT(chain_cases); i++)
+    if (case_is_chosen(chain_cases[i].name, only))
+      chain_run(&chain_cases[i], i);
+  for (size_t i = 0; i < LM_COUNT(near_cases); i++)
+    if (case_is_chosen(near_cases[i].name, only))
+      near_run(&near_cases[i], i);
+}
