@@ -22,6 +22,7 @@ enum {
 };
 #define REPORTED 0.8   // of the silence: others report a process that was stopped for as long
 #define HEAD_START 0.2 // of the silence: how long rank 0 may report a failure that it has too
+#define LATER 1.5      // times the grace: when other ranks end, since mpirun then ends rank 0
 
 // ---- limits
 
@@ -340,6 +341,12 @@ static void events_take(lm_control *c, const struct pollfd *fds) {
       peer_read(c, &c->peers[i]);
 }
 
+// How long after a failure this process may compute. Rank 0, which reports it, ends first.
+static double grace_of(const lm_control *c) {
+  bool reports = lm_control_is_first(c) || c->lost_first;
+  return c->limits.grace * (reports ? 1 : LATER);
+}
+
 // One visit of the thread, after the ranks have joined. `beaten`: when the last beat was sent.
 static void visit(lm_control *c, struct pollfd *fds, double *visited, double *beaten) {
   double every = c->limits.silence / BEATS_OF_SILENCE;
@@ -359,7 +366,7 @@ static void visit(lm_control *c, struct pollfd *fds, double *visited, double *be
   silence_check(c, now);
   if (lm_control_is_first(c) && !c->failed)
     stuck_check(c, now);
-  if (c->failed && !c->closing && now - c->failed_at > c->limits.grace)
+  if (c->failed && !c->closing && now - c->failed_at > grace_of(c))
     process_end(c);
 }
 
@@ -454,6 +461,21 @@ static void sends_await(lm_control *c) {
   }
 }
 
+static bool first_left(lm_control *c) {
+  pthread_mutex_lock(&c->lock);
+  bool left = c->peers[0].wire.fd < 0;
+  pthread_mutex_unlock(&c->lock);
+  return left;
+}
+
+// Waits until rank 0, which reports the failure, has ended. mpirun ends all processes as soon as
+// one has failed, and a process that is not in training does not outlive its signal.
+static void report_await(lm_control *c) {
+  double end = lm_now() + LATER * c->limits.grace;
+  while (!first_left(c) && lm_now() < end)
+    poll(NULL, 0, 5);
+}
+
 // Rank 0 answers a failure with the same failure, which shows that it will be reported.
 static void failure_report(lm_control *c, lm_status why) {
   if (!lm_control_is_first(c))
@@ -469,6 +491,8 @@ static void failure_report(lm_control *c, lm_status why) {
   pthread_mutex_unlock(&c->lock);
   if (!lm_control_is_first(c) && !reported)
     failure_await(c, c->limits.grace);
+  if (!lm_control_is_first(c) && atomic_load(&c->failed))
+    report_await(c);
 }
 
 void lm_control_leave(lm_control *c) {

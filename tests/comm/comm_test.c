@@ -501,18 +501,11 @@ static lm_status fault_make(const char *fault, const test *t) {
     sockets_close();
   if (!strcmp(fault, "exit"))
     _exit(0);
-  if (!strcmp(fault, "fail"))
+  if (!strcmp(fault, "fail") || !strcmp(fault, "busy"))
     return lm_fail(LM_USER, "there is no such file");
   if (!strcmp(fault, "apart")) // waits in another call than the others
     return lm_comm_agree(t->c, "another agreement", &own, sizeof own, all);
   return NULL;
-}
-
-// As lmc does, a rank outlives the SIGTERM by which mpirun ends the others when one has died: they
-// report it first.
-static void compute(void) {
-  signal(SIGTERM, SIG_IGN);
-  sleep(COMPUTES_S);
 }
 
 // Waits in a collective, or while devices connect. The limit is longer by the time of its bytes.
@@ -558,8 +551,8 @@ static lm_status steps_run(test *t, const char *fault) {
       LM_TRY(fault_make(strcmp(fault, "first") ? fault : "kill", t));
     if (step == FAULT_STEP && !strcmp(fault, "compute") && planted)
       raise(SIGKILL);
-    if (step == FAULT_STEP && !strcmp(fault, "compute"))
-      compute();
+    if (step == FAULT_STEP && (!strcmp(fault, "compute") || (!strcmp(fault, "busy") && !t->rank)))
+      sleep(COMPUTES_S);
     int64_t count = step == FAULT_STEP && planted && !strcmp(fault, "count") ? 0 : 1;
     lm_coll c = {LM_COLL_ALL_REDUCE, LM_F32, 0, 0, count, &x, &x, 0, label};
     LM_TRY(lm_comm_run(t->c, &c));
@@ -580,6 +573,10 @@ static int rank_main(const char *what) {
   early_stop(what);
   lm_status s = lm_comm_open(&(lm_comm_options){end, NULL}, &t.c);
   lm_comm_self p = s ? (lm_comm_self){0} : lm_comm_self_of(t.c);
+  // As lmc does in training, a rank outlives the SIGTERM by which mpirun ends the others when one
+  // has ended: they report it first.
+  if (strcmp(what, "busy") != 0)
+    signal(SIGTERM, SIG_IGN);
   t.rank = p.rank;
   t.size = p.size;
   t.reversed = !strcmp(what, "reversed");
@@ -607,10 +604,9 @@ static int rank_main(const char *what) {
   int kind = s ? (int)s->kind : t.bad > 0;
   char *text = lm_strdup(s ? s->text : "");
   lm_comm *c = t.c;
-  bool speaks = lm_comm_speaks(c);
-  lm_comm_close(c, s);
-  if (failed && speaks)
+  if (failed && lm_comm_speaks(c))
     fprintf(stderr, "message: %s\n", text);
+  lm_comm_close(c, s);
   if (failed)
     fprintf(stderr, "exit %d\n", kind);
   fflush(stdout);
@@ -714,6 +710,8 @@ int main(int argc, char **argv) {
   fault_test("cut", 3, 2, 2, WORDS("rank 2 (host ", "closed its connection", "gradients of step"));
   fault_test("exit", 2, 1, 2, WORDS("rank 1 (host ", "its process has ended"));
   fault_test("fail", 3, 2, 1, WORDS("rank 2 (host ", "there is no such file"));
+  // Rank 0 computes, and would not outlive the end of another rank.
+  fault_test("busy", 3, 3, 1, WORDS("rank 2 (host ", "there is no such file"));
   fault_test("stopped", 2, 1, 2, WORDS("rank 1 (host ", "the memory is unchanged"));
   fault_test("first", 3, 2, 2, WORDS("rank 0 (host ", "its process has ended"));
   // mpirun may end the rank that computes before that rank's own limit does.
