@@ -50,6 +50,14 @@ static jt_value of_undefined(jt_run *r, const jt_value *of) {
   return jt_fail(r, "'%.*s' is undefined", (int)of->s.n, of->s.p);
 }
 
+// What an undefined attribute is. A template that takes text alone calls a method of the text.
+static jt_value undefined_of(jt_run *r, const jt_value *of, jt_string name) {
+  jt_value text = jt_str(jt_text(""));
+  if (of->kind == JT_LIST && jt_is_method(&text, name))
+    jt_parts_fail(r, of);
+  return jt_undefined(name);
+}
+
 jt_value jt_attribute(jt_run *r, const jt_value *of, jt_string name) {
   jt_value key = jt_str(name);
   const jt_value *v = NULL;
@@ -69,7 +77,7 @@ jt_value jt_attribute(jt_run *r, const jt_value *of, jt_string name) {
     if (jt_is_method(of, name))
       return method_of(r, of, name);
   }
-  return v ? *v : jt_undefined(name);
+  return v ? *v : undefined_of(r, of, name);
 }
 
 static int64_t length_of(jt_run *r, const jt_value *v) {

@@ -33,6 +33,8 @@ void jt_scope_set(jt_run *r, jt_scope *s, jt_string name, jt_value v) {
 // ---- operators
 
 static jt_value mismatch(jt_run *r, const char *sign, const jt_value *x, const jt_value *y) {
+  if (jt_parts_fail(r, x) || jt_parts_fail(r, y))
+    return jt_none();
   return jt_fail(r, "'%s' of %s and %s", sign, jt_kind_name(x), jt_kind_name(y));
 }
 

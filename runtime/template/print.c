@@ -151,17 +151,23 @@ static bool is_content(const jt_value *v, int64_t *out_message) {
   return *out_message >= 0 && lm_origin_field(from) == LM_FIELD_CONTENT;
 }
 
-jt_string jt_to_string(jt_run *r, const jt_value *v) {
+bool jt_parts_fail(jt_run *r, const jt_value *v) {
   int64_t message;
+  if (!r->in->texts || !is_content(v, &message))
+    return false;
+  jt_fail(r,
+          "the content of message %lld is a list of parts, of which the template takes none: "
+          "write their texts as one text",
+          (long long)message);
+  return true;
+}
+
+jt_string jt_to_string(jt_run *r, const jt_value *v) {
   if (v->kind == JT_STRING)
     return v->s;
   if (v->kind == JT_UNDEFINED)
     return jt_text("");
-  if (r->in->texts && is_content(v, &message))
-    jt_fail(r,
-            "the content of message %lld is a list of parts, of which the template takes none: "
-            "write their texts as one text",
-            (long long)message);
+  jt_parts_fail(r, v);
   jt_out o = {0};
   jt_repr(r, v, &o);
   return jt_out_string(&o);

@@ -154,8 +154,10 @@ int jt_order(jt_run *r, const jt_value *x, const jt_value *y); // < 0, 0, > 0; a
 bool jt_contains(jt_run *r, const jt_value *in, const jt_value *v);
 bool jt_is_number(const jt_value *v); // also a bool
 double jt_number(const jt_value *v);
-int64_t jt_whole(const jt_value *v);                   // of a bool or an integer
-int jt_string_order(jt_string x, jt_string y);         // < 0, 0, > 0: by code points
+int64_t jt_whole(const jt_value *v);           // of a bool or an integer
+int jt_string_order(jt_string x, jt_string y); // < 0, 0, > 0: by code points
+// Where a text is needed: a fault, and true, if v is the parts of a message or one of them.
+bool jt_parts_fail(jt_run *r, const jt_value *v);
 jt_string jt_to_string(jt_run *r, const jt_value *v);  // Python's str
 void jt_repr(jt_run *r, const jt_value *v, jt_out *o); // Python's repr
 typedef struct jt_json {

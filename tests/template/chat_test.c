@@ -255,8 +255,9 @@ static void test_parts(void) {
   const char *line = "{\"messages\": [{\"role\": \"user\", \"content\":"
                      " [{\"type\": \"text\", \"text\": \"hi\"}]},"
                      " {\"role\": \"assistant\", \"content\": \"yes\"}]}";
-  static const char *const prints[] = {"{{ m.content }}", "{{ m.content | trim }}",
-                                       "{{ 'x' ~ m.content }}", "{{ m.content[0] }}"};
+  static const char *const prints[] = {"{{ m.content }}",         "{{ m.content | trim }}",
+                                       "{{ 'x' ~ m.content }}",   "{{ 'x' + m.content }}",
+                                       "{{ m.content.strip() }}", "{{ m.content[0] }}"};
   lm_tokens ids = {0};
   for (size_t i = 0; i < LM_COUNT(prints); i++) {
     lm_buf text = {0};
