@@ -297,9 +297,13 @@ lm_status lm_training_open(lm_training *x, lm_ctx *ctx, const lm_events *events,
 
 static void batch_check(const lm_session *s) {
   const lm_recipe *r = s->project.recipe;
-  if (!r->data.replays && (double)r->batch > s->run.epoch_tokens)
-    LM_REPORT(s->project.ctx, r->batch_loc, W21C, (long long)r->batch,
-              (long long)s->run.epoch_tokens);
+  lm_data_reread x;
+  if (!lm_data_rereads(s->data, r->batch, &x))
+    return;
+  const char *of = x.source < 0 ? ""
+                                : lm_arena_printf(s->project.ctx->arena, " of source %s",
+                                                  r->data.sources[x.source].name);
+  LM_REPORT(s->project.ctx, r->batch_loc, W21C, (long long)x.step, of, (long long)x.epoch);
 }
 
 static lm_status data_prepare(void *user) {

@@ -143,7 +143,7 @@ def test_pairs_export_of_two(run):
     file = run.write("e.lm", text)
     run("run", file, "--recipe", "Base", "-q")
     code, _, err = run.result("run", file, "--recipe", "R", "-q")
-    check(code == 0 and "warning[W21C]: a step of 256 tokens is more than an epoch, which has 64" in err, err)
+    check(code == 0 and "warning[W21C]: a step takes 256 tokens, of which an epoch has 64" in err, err)
     code, out, err = run.result("export", run.path("run"), "-o", run.path("hf"))
     check(code == 0 and "policy and other are both trained" in err and not os.path.exists(run.path("hf/config.json")), out + err)
 

@@ -206,6 +206,29 @@ static void test_refusals(void) {
   CHECK_FAILS(lm_data_open(&o, &d), LM_USER, "stage 2 has no mix");
 }
 
+// A step that reads a source several times, by its share of the mix in some stage.
+static void test_rereads(void) {
+  lm_data_source s[] = {{LM_SOURCE_TEXT, "a", docs_write("a", 'a'), "\n"},
+                        {LM_SOURCE_TEXT, "b", docs_write("b", 'b'), "\n"}};
+  lm_data_stage mixed[] = {{0, (double[]){1, 1}, LONG}, {3, (double[]){1, 3}, LONG}};
+  int64_t epoch = rows_at(s, LONG) * LONG; // of each source
+  lm_data_reread x;
+  lm_data *d = open_stages(s, 2, mixed, 1, NULL, 0);
+  CHECK(!lm_data_rereads(d, 2 * epoch, &x));
+  CHECK(lm_data_rereads(d, 2 * epoch + 2, &x) && x.source == 0);
+  lm_data_close(d);
+  d = open_stages(s, 2, mixed, 2, NULL, 0);
+  CHECK(!lm_data_rereads(d, epoch * 4 / 3, &x));
+  CHECK(lm_data_rereads(d, 2 * epoch, &x));
+  CHECK(x.source == 1 && x.step == epoch * 3 / 2 && x.epoch == epoch);
+  lm_data_close(d);
+  d = open_stages(s, 2, NULL, 0, NULL, 0);
+  epoch = lm_data_part(d, 0).rows * LONG;
+  CHECK(!lm_data_rereads(d, epoch, &x));
+  CHECK(lm_data_rereads(d, epoch + 1, &x) && x.source < 0 && x.epoch == epoch);
+  lm_data_close(d);
+}
+
 int main(void) {
   CHECK(mkdtemp(dir));
   arena = lm_arena_create();
@@ -214,6 +237,7 @@ int main(void) {
   test_position();
   test_held_out();
   test_refusals();
+  test_rereads();
   lm_tokenizer_destroy(bytes);
   unlink(docs_write("a", 'a'));
   unlink(docs_write("b", 'b'));

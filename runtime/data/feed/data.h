@@ -109,6 +109,15 @@ lm_status lm_data_unchanged(const lm_data *d);
 
 int64_t lm_data_seq(const lm_data *d, int64_t step); // sequence length of a step (from 0)
 
+// Rows that a step reads several times.
+typedef struct lm_data_reread {
+  int source;          // its index in the options; -1: the rows of all sources are one set
+  int64_t step, epoch; // tokens of its rows in a step, and of all its rows
+} lm_data_reread;
+// True if in some stage a step of so many tokens reads rows of a source several times, by its share
+// of the mix; *out is the first such source. False for precomputed batches.
+bool lm_data_rereads(const lm_data *d, int64_t batch, lm_data_reread *out);
+
 // Fills `rows` rows of micro-batch `micro` of `n_micro` of step `step` (from 0), at the step's
 // sequence length. Steps of equal length have equal numbers of rows. Not thread-safe.
 lm_status lm_data_fill(const lm_data *d, int64_t step, int64_t micro, int64_t n_micro, int64_t rows,

@@ -14,6 +14,20 @@ int64_t lm_data_seq(const lm_data *d, int64_t step) {
   return d->replay ? d->seq : d->lengths[d->stages[lm_data_stage_of(d, step)].length].seq;
 }
 
+bool lm_data_rereads(const lm_data *d, int64_t batch, lm_data_reread *out) {
+  for (int i = 0; i < d->n_stages && !d->replay; i++) {
+    const lm_data_length *x = &d->lengths[d->stages[i].length];
+    for (int g = 0; g < d->groups; g++) {
+      double share = d->groups > 1 ? (double)d->mix.stages[i].share[g] * 0x1p-32 : 1;
+      *out = (lm_data_reread){d->groups > 1 ? g : -1, (int64_t)(share * (double)batch + 0.5),
+                              (int64_t)x->train->spans[g].n * x->seq};
+      if (out->step > out->epoch)
+        return true;
+    }
+  }
+  return false;
+}
+
 lm_status lm_data_span_visit(const lm_data_length *x, const lm_data_span *s,
                              lm_status (*visit)(void *user, const lm_piece *p), void *user) {
   return lm_row_index_visit(&x->index, s->set, s->first, s->n, visit, user);
