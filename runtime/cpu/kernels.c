@@ -358,6 +358,24 @@ static const char *source_keep(loader *l, const batch *b) {
   return lm_arena_printf(a, "; its source is kept in %s/%s", l->cache.dir, name);
 }
 
+// True if LMC_CC gives the compiler options, which may be unknown to it, or such as -Wl,-z,defs
+// forbid what units need.
+static bool has_options(const lm_cpu_info *cpu) {
+  const char *words = cpu->compiler_words;
+  return *words == '-' || strstr(words, " -") || strstr(words, "\t-");
+}
+
+// What to do about a failure that is due to the machine or to LMC_CC.
+static const char *environment_hint(const loader *l, bool machine_error, const char *messages) {
+  if (machine_error)
+    return lm_errno_hint(error_named(messages));
+  if (!has_options(&l->cpu))
+    return "";
+  return "; leave the options out of LMC_CC: units are compiled with those of lmc alone, and "
+         "linked "
+         "without the C library";
+}
+
 static lm_status compile_error(loader *l, const batch *b, int exit_status) {
   lm_buf messages = {0};
   lm_status_free(lm_process_output_read(b->output, 16 << 20, &messages));
@@ -367,13 +385,14 @@ static lm_status compile_error(loader *l, const batch *b, int exit_status) {
     lm_buf_printf(&messages, "killed by signal %d: %s\n", exit_status - LM_PROCESS_SIGNAL,
                   strsignal(exit_status - LM_PROCESS_SIGNAL));
   bool machine_error = is_machine_error(exit_status, messages.p);
-  lm_status s = lm_fail(machine_error ? LM_ENV
+  bool environment = machine_error || (has_options(&l->cpu) && !l->replaced);
+  lm_status s = lm_fail(environment   ? LM_ENV
                         : l->replaced ? LM_USER
                                       : LM_BUG_STATUS,
                         "%s cannot compile a generated kernel (status %d)%s%s:\n%.*s",
                         lm_cpu_compiler_text(&l->cpu, l->out->arena), exit_status,
-                        machine_error ? lm_errno_hint(error_named(messages.p)) : "",
-                        machine_error ? "" : source_keep(l, b), MESSAGE_MAX, messages.p);
+                        environment ? environment_hint(l, machine_error, messages.p) : "",
+                        environment ? "" : source_keep(l, b), MESSAGE_MAX, messages.p);
   lm_buf_free(&messages);
   return s;
 }

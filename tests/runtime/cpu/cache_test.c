@@ -252,6 +252,9 @@ static void error_test(void) {
   CHECK_FAILS(lm_cpu_exec_create(&plan, NULL, &e), LM_ENV, "no-such-compiler");
   setenv("LMC_CC", "false", 1);
   CHECK_FAILS(lm_cpu_exec_create(&plan, NULL, &e), LM_ENV, "--version");
+  setenv("LMC_CC", "cc -frobnicate", 1);
+  CHECK_FAILS(lm_cpu_exec_create(&plan, NULL, &e), LM_ENV, "leave the options out of LMC_CC");
+  CHECK(files_each(".c", file_remove) == 0);
   compiler_make("*unit-*.c) kill -9 $$");
   CHECK_FAILS(lm_cpu_exec_create(&plan, NULL, &e), LM_ENV, "signal 9");
   CHECK(files_each(".c", file_remove) == 0); // kept only if the compiler rejected it
