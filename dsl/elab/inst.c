@@ -260,6 +260,8 @@ static void make_dims(lm_elab *e, el_inst *inst, const ast_member *m) {
       const ast_expr *x = m->exprs.v[k];
       lm_diag *d = EL_ERR(e, el_inst_cause(inst, x), E089, m->names.v[k].text, el_show(e, &v));
       el_inst_note_cause(e, d, inst, x);
+      if (v.k == V_NUM && v.num >= 0x1p53)
+        lm_diag_help(e->c, d, "sizes are less than 2^53");
       inst->broken = true;
     }
     el_inst_bind(e, inst, m->names.v[k].text, bad ? el_error() : v);
@@ -324,15 +326,16 @@ static bool names_axis(const ast_decl *d, lm_sym name) {
   return false;
 }
 
-// Checks that a parameter that is the size of an axis is a whole number of 1 or more. One error
-// here replaces one for each tensor with that axis.
+// Checks that a parameter that is the size of an axis is a whole number of 1 or more that an axis
+// can have. One error here replaces one for each tensor with that axis.
 static void check_sizes(lm_elab *e, el_inst *inst) {
   for (uint32_t k = 0; k < inst->decl->sig.n_params; k++) {
     const ast_param *p = &inst->decl->sig.params[k];
     el_val v = el_inst_value(inst, p->name.text);
     int64_t whole;
     bool known = v.k == V_NUM ? v.known : v.k == V_STRING || v.k == V_BOOL;
-    bool fits = v.k == V_NUM && v.has_size && lm_size_whole(v.size, &whole) && whole >= 1;
+    bool fits = v.k == V_NUM && v.has_size && lm_size_whole(v.size, &whole) && whole >= 1 &&
+                whole <= INT32_MAX;
     if (!known || fits || !names_axis(inst->decl, p->name.text))
       continue;
     lm_diag *d = EL_ERR(e, el_inst_origin(inst, k), E09D, p->name.text, inst->decl->name.text,
@@ -477,7 +480,7 @@ el_inst *el_inst_generic(lm_elab *e, ast_decl *d, const lm_file *file) {
     lm_sym name = d->sig.params[k].name.text;
     el_val v =
         d->sig.params[k].init ? el_inst_eval(e, inst, d->sig.params[k].init) : symbolic(e, name);
-    if (v.k == V_NUM && v.has_size)
+    if (v.k == V_NUM && (v.has_size || names_axis(d, name)))
       v = symbolic(e, name);
     el_inst_bind(e, inst, name, v);
   }

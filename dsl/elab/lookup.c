@@ -157,7 +157,7 @@ static bool label_value(lm_elab *e, lm_diag *d, const ast_expr *x) {
   if (v.k == V_TENSOR)
     lm_diag_label(e->c, d, "'%s' is %s", x->text, el_show(e, &v));
   else if (v.k == V_NUM)
-    lm_diag_label(e->c, d, "'%s' is %s; the size of an axis is a whole number of 1 or more",
+    lm_diag_label(e->c, d, "'%s' is %s; the size of an axis is a whole number from 1 to 2^31 - 1",
                   x->text, el_show(e, &v));
   return v.k == V_TENSOR || v.k == V_NUM;
 }

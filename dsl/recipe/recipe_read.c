@@ -75,7 +75,8 @@ static void read_batches(const lm_reader *d) {
   r->micro_auto = !r->micro;
   if (!r->micro)
     r->micro = r->batch;
-  lm_recipe_check_batches(r);
+  if (!(batch && batch->broken) && !(micro && micro->broken)) // their defaults may not fit
+    lm_recipe_check_batches(r);
 }
 
 static void read_run(const lm_reader *d) {
