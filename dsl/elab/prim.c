@@ -213,11 +213,14 @@ static el_val p_dropout(el_call_site c) {
   bool by_index = p.k == V_TENSOR && p.kind == K_NUM && !p.axes.n;
   if (!by_index && (p.k != V_NUM || (p.known && (p.num < 0 || p.num >= 1))))
     return EL_FAIL(c.e, el_arg_loc(c, 1), E054, el_show(c.e, &p));
+  bool none = !by_index && p.num == 0;
+  if (c.e->scan && !none)
+    return el_not_in_scan(c.e, c.x->loc, "dropout");
   if (!el_floating(c, &x, el_arg_loc(c, 0)))
     return el_error();
   if (!el_trains(c.e) || !c.e->m)
     return x;
-  if (!by_index && p.num == 0) {
+  if (none) {
     if (c.e->step)
       el_draw(c.e); // other draws are the same for every rate
     return x;
@@ -324,11 +327,10 @@ static void bind_failed_axes(lm_elab *e, const ast_expr *x, const char *form) {
   }
 }
 
-// True if the primitive may stand in the body of a loop over positions.
+// True if the primitive may stand in the body of a loop over positions. p_dropout decides itself.
 static bool is_local(const char *name) {
-  static const char *const others[] = {"gather",  "scatter_add", "rng",
-                                       "dropout", "history",     "group_by",
-                                       "ungroup", "grouped_dot", "top_k"};
+  static const char *const others[] = {"gather",   "scatter_add", "rng",         "history",
+                                       "group_by", "ungroup",     "grouped_dot", "top_k"};
   for (size_t i = 0; i < LM_COUNT(others); i++)
     if (!strcmp(name, others[i]))
       return false;

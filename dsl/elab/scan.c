@@ -40,12 +40,15 @@ bool el_scan_names(const lm_elab *e, lm_sym name) {
 
 el_val el_not_in_scan(lm_elab *e, lm_loc at, const char *what) {
   lm_diag *d = EL_ERR(e, at, E02C, what);
-  bool loop = !strcmp(what, "a loop");
-  lm_diag_help(e->c, d, "%s",
-               loop ? "write its iterations one after the other, for example as calls of a "
-                      "function, or move it before or after this loop"
-                    : "compute it for all positions before the loop, or from the emitted values "
-                      "after it");
+  if (!strcmp(what, "a loop"))
+    lm_diag_help(e->c, d,
+                 "write its iterations one after the other, for example as calls of a function, "
+                 "or move it before or after this loop");
+  else
+    lm_diag_help(e->c, d,
+                 "compute it for all positions before the loop, or from the emitted values after "
+                 "it%s",
+                 !strcmp(what, "dropout") ? "; a dropout with rate 0 may stay" : "");
   return el_error();
 }
 

@@ -383,6 +383,56 @@ def test_bf16(run):
     within("loss", distance(*loss), 5e-3)
 
 
+RNN = """import std.nn: xent
+{adapter}
+block Cell(d, f) {{
+  dim g = f
+  param w: real[d, f] = normal(d ^ -0.5)
+  param u: real[f, g] = normal(0.3)
+  param v: real[f, d] = normal(f ^ -0.5)
+  apply(x: real[b, t, d], pos: int[b, t]) -> real[b, t, d] {{
+    let z = dot(x, w, d)
+    let h = expand(real(expand(0, b)), f)
+    for at in t carry h {{
+      h = tanh(z + rename(dot(select(pos > 0, h, 0), u, f), g -> f))
+      emit y = h
+    }}
+    return x + dot(permute(y, (b, t, f)), v, f)
+  }}
+}}
+model Rnn(d = 16, vocab = 256) {{
+  param embed: real[vocab, d] = normal(0.5)
+  sub layers[i < 2] = Cell(d, 12)
+  apply(tok: int[b, t], pos: int[b, t], seg: int[b, t]) -> real[b, t, vocab] {{
+    let x = gather(embed, tok, vocab)
+    for l in layers carry x {{ x = l(x, pos) }}
+    return dot(x, embed, d)
+  }}
+  loss(bt: Batch[b, t]) -> (f32, f32) {{ return (sum(xent(apply(bt.tok, bt.pos, bt.seg), bt.next) * bt.w), sum(bt.w)) }}
+}}
+model Tuned = Rnn() with {{ freeze @**; adapt @layers.*.{{u,w}} = lora(rank = 2, alpha = 6) }}
+data D {{ source s = text("text.txt", split = "\\n"); pack best_fit(seq = 48 tokens) }}
+recipe R {{
+  model = Tuned; data = D; run = 3 steps; batch = 192 tokens; micro = 96 tokens
+  optimizer = adamw(lr = 3e-2); precision {{ compute = f32 }}
+}}
+"""
+MERGED = """block lora(rank, alpha = rank) {
+  param a: real[..i, rank] = uniform(-(i ^ -0.5), i ^ -0.5)
+  param b: real[rank, ..o] = zeros
+  merge(w: real[..i, ..o]) -> real[..i, ..o] { return w + alpha / rank * dot(a, b, rank) }
+}"""
+
+
+def test_lora(run):
+    """LoRA of a matrix that the body multiplies by gives what the merged matrix gives"""
+    run.write("text.txt", TEXT)
+    inside, merged = (run.trace(run.write("rnn.lm", RNN.format(adapter=a))) for a in ("import std.adapt: lora", MERGED))
+    check(inside.keys() == merged.keys() and any(k.startswith("grad.layers.0.u.lora") for k in inside), sorted(inside))
+    for name in inside:
+        within(name, distance(inside[name], merged[name]), 2e-5)
+
+
 def test_decoding(run):
     """a token at a time, and prompts of several chunks: the same continuation"""
     file = program(run, 64, rows=4, d=32, steps=150)
