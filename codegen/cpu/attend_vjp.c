@@ -48,7 +48,11 @@ typedef struct point_rows {
 // next axis out counts them.
 static point_rows point_rows_of(cpu_attend *e, int i) {
   lm_type t = result_type(e, i);
-  point_rows p = {.count = "1", .width = 1, .stride = 1};
+  point_rows p = {
+      .count = "1",
+      .width = 1,
+      .stride = 1,
+  };
   lm_buf loops = {0}, at = {0};
   long long stride = 1;
   bool inside = true, counted = false;

@@ -248,8 +248,12 @@ static void put_results(const scatter *s, lm_buf *b) {
   lm_ix to[LM_RANK];
   put_column_loop(s, b);
   along(e, s->table, s->table, &s->at_column, to);
-  uint16_t j = lm_var_add(
-      &e->g.vars, (lm_var){.kind = LM_VAR_TEMP, .name = "slot", .size = s->rows, .hi = s->rows});
+  uint16_t j = lm_var_add(&e->g.vars, (lm_var){
+                                          .kind = LM_VAR_TEMP,
+                                          .name = "slot",
+                                          .size = s->rows,
+                                          .hi = s->rows,
+                                      });
   to[lm_type_find(s->table, s->v)] = lm_ix_var(&e->g.vars, j);
   lm_buf_printf(
       b, "for (int32_t j = 0; j < %d && first + j < %lld; j++) {\nconst %s slot = first + j;\n",
@@ -302,8 +306,11 @@ cuda_code *cuda_scatter_emit(const lm_target *t, const lm_op *kernel, lm_arena *
   int64_t rows = lm_axis_size(m, op->attr.axes[0]);
   int64_t columns = lm_type_elements(m, op->out[0]->type) / rows;
   int own = own_rows(rows, columns);
-  out->launch =
-      (lm_plan_launch){.per_block = 1, .adds = adds, .shared = 4 * own * own_columns(columns)};
+  out->launch = (lm_plan_launch){
+      .per_block = 1,
+      .adds = adds,
+      .shared = 4 * own * own_columns(columns),
+  };
   out->space = (lm_plan_extent){.fixed = (rows + own - 1) / own * column_blocks(columns)};
   out->instructions = instructions((double)out->space.fixed, lm_type_elements(m, op->in[1]->type),
                                    lm_type_elements(m, op->in[0]->type));

@@ -78,7 +78,12 @@ static bool is_profitable(const planner *p, const pstep *kernel, const pstep *ge
   if (!(lm_target_bandwidth(t) > 0) || !t->units)
     return false;
   double bytes = (double)g->moved, threads = threads_of(&code->launch);
-  lm_cost_kernel alone = {.bytes = bytes, .instructions = g->instructions, .threads = threads},
+  lm_cost_kernel alone =
+                     {
+                         .bytes = bytes,
+                         .instructions = g->instructions,
+                         .threads = threads,
+                     },
                  before = {.bytes = (double)k->moved, .instructions = k->instructions},
                  both = {.bytes = bytes + (double)k->moved,
                          .again = again(kernel, gemm, code),

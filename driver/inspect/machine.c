@@ -119,8 +119,16 @@ static void finding_add(lm_machine_findings *x, lm_finding f) {
 static void processor_inspect(lm_arena *a, const lm_cpu_info *cpu, lm_machine_findings *out) {
   const char *cores =
       lm_arena_printf(a, "%s, %d core%s", cpu->model, cpu->cores, cpu->cores == 1 ? "" : "s");
-  finding_add(out, (lm_finding){.name = "processor", .found = true, .what = cores});
-  finding_add(out, (lm_finding){.name = "threads", .found = true, .what = threads_text(a)});
+  finding_add(out, (lm_finding){
+                       .name = "processor",
+                       .found = true,
+                       .what = cores,
+                   });
+  finding_add(out, (lm_finding){
+                       .name = "threads",
+                       .found = true,
+                       .what = threads_text(a),
+                   });
   finding_add(out, (lm_finding){.name = "instructions",
                                 .found = cpu->isa[0],
                                 .what = lm_arena_printf(a, "%s%s", cpu->isa, lm_cpu_remark()),
@@ -163,7 +171,11 @@ void lm_machine_inspect(lm_arena *a, lm_machine_findings *out) {
                                                    cpu->compiler_version),
                            .gives = "kernels for the CPU: install gcc or clang, or name one in "
                                     "LMC_CC"});
-  finding_add(out, (lm_finding){.name = "onednn", .found = true, .what = cpu->onednn});
+  finding_add(out, (lm_finding){
+                       .name = "onednn",
+                       .found = true,
+                       .what = cpu->onednn,
+                   });
   const char *cache = cache_text(a, &no_cache);
   finding_add(out, (lm_finding){.name = "kernel cache",
                                 .found = !no_cache,

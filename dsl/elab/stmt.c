@@ -105,8 +105,11 @@ static void run_emit(lm_elab *e, const ast_stmt *st) {
   }
   if (v.v)
     v.v = lm_emit_cast(&e->b, v.v, LM_F32);
-  LM_PUSH(e->a, e->emits, e->n_emits, e->cap_emits) =
-      (struct el_emit){.name = st->names.v[0].text, .suffix = "", .val = v};
+  LM_PUSH(e->a, e->emits, e->n_emits, e->cap_emits) = (struct el_emit){
+      .name = st->names.v[0].text,
+      .suffix = "",
+      .val = v,
+  };
 }
 
 bool el_emits_check(lm_elab *e, lm_loc at, uint64_t n) {

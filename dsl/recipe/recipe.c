@@ -81,8 +81,11 @@ lm_status lm_recipe_mode_check(const char *mode) {
 }
 
 static ast_expr *mode_expr(lm_resolver *R, const char *mode) {
-  ast_expr *callee =
-      expr_new(R, (ast_expr){.kind = EX_NAME, .text = LM_SYM(R->c, "mode"), .height = 1});
+  ast_expr *callee = expr_new(R, (ast_expr){
+                                     .kind = EX_NAME,
+                                     .text = LM_SYM(R->c, "mode"),
+                                     .height = 1,
+                                 });
   ast_expr *name = expr_new(R, (ast_expr){
                                    .kind = EX_STRING,
                                    .text = LM_SYM(R->c, mode),

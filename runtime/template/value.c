@@ -121,7 +121,11 @@ void jt_out_puts(jt_run *r, jt_out *o, const char *p, size_t n, lm_origin one) {
 }
 
 jt_string jt_out_string(const jt_out *o) {
-  return (jt_string){.p = o->n ? o->p : "", .n = o->n, .from = o->from};
+  return (jt_string){
+      .p = o->n ? o->p : "",
+      .n = o->n,
+      .from = o->from,
+  };
 }
 
 size_t jt_chars(jt_run *r, jt_string s) {

@@ -311,11 +311,19 @@ static form read_add(match *s, const lm_op *op, uint32_t at) {
   lm_value *c = w ? lifted(s, w) : NULL;
   int index = s->to->n_reads++;
   lm_chunk_read *read = &s->to->read[index];
-  *read = (lm_chunk_read){.of = op->out[0], .inclusive = f->next, .rounded = f->rounded};
+  *read = (lm_chunk_read){
+      .of = op->out[0],
+      .inclusive = f->next,
+      .rounded = f->rounded,
+  };
   read->c = times(s, f->term[OF_H], c);
   read->plus = f->term[PLUS] ? times(s, f->term[PLUS], c) : NULL;
   if (f->rounded)
-    return (form){.kind = AFTER, .is_read = true, .read = index};
+    return (form){
+        .kind = AFTER,
+        .is_read = true,
+        .read = index,
+    };
   return read_of(s, index);
 }
 

@@ -240,7 +240,12 @@ static void rewrite(lm_chunk *c, int64_t size, uint32_t n_values, const lm_pass_
   lm_module *m = c->lift.b.m;
   lm_axis t = lm_scan_axis(scan);
   lm_sym name = LM_SYM(m->ctx, m->axes[t].name);
-  lm_chunked x = {.b = &c->lift.b, .of = c, .t = t, .keeps = keeps};
+  lm_chunked x = {
+      .b = &c->lift.b,
+      .of = c,
+      .t = t,
+      .keeps = keeps,
+  };
   x.by_position = gpu && !c->keyed && c->delta < 0;
   x.mixes = x.by_position && mixes(c, size, env);
   x.chunk = lm_axis_add(m, LM_SYM(m->ctx, "chunk"), lm_axis_size(m, t) / size, 0);

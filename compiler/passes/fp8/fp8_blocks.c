@@ -163,7 +163,11 @@ bool lm_fp8_parts_break(const lm_fp8 *o, const lm_module *m, const lm_fp8_gemm *
     int i = divided_in(m, all[k], lm_fp8_block(o->scaling));
     if (i < 0)
       continue;
-    *out = (lm_fp8_part){.along = *all[k], .divided = i, .block = lm_fp8_block(o->scaling)};
+    *out = (lm_fp8_part){
+        .along = *all[k],
+        .divided = i,
+        .block = lm_fp8_block(o->scaling),
+    };
     return true;
   }
   return false;

@@ -344,7 +344,11 @@ static merge merged(lm_builder *b, merge x, merge y) {
   lm_value *o = lm_emit2(b, LM_OP_MUL, x.o, a);
   o = lm_emit2(b, LM_OP_ADD, o, lm_emit2(b, LM_OP_MUL, y.o, c));
   lm_value *l = lm_emit2(b, LM_OP_ADD, lm_emit2(b, LM_OP_MUL, x.l, a), c);
-  return (merge){.o = o, .m = m, .l = l};
+  return (merge){
+      .o = o,
+      .m = m,
+      .l = l,
+  };
 }
 
 static void forward(ring *r) {
