@@ -275,7 +275,8 @@ static void assign_walk(planner *p, lm_op *op) {
 //
 // A carry has one storage for all iterations. If the loop also stacks the carry (its value before
 // or after an iteration), the carry runs through the slots of the stack instead: iteration i reads
-// slot i and writes slot i + 1. A stack in the host's memory has a copy of the carry.
+// slot i and writes slot i + 1; of n iterations of a reversed loop, it reads slot n - i and writes
+// slot n - 1 - i. A stack in the host's memory has a copy of the carry.
 
 // A stacked value: not a carry; a carry before or after the iteration, whose slots are those of the
 // carry; a carry before the iteration, which is copied at its beginning.
@@ -299,7 +300,7 @@ static stacking stacking_find(const lm_op *loop, const frame *f, uint32_t s) {
   if (loop->out[loop->n_in + s]->on_host)
     return (stacking){v->region == loop->body && !v->def ? STACK_COPY : STACK_ALONE, 0};
   for (uint32_t k = 0; k < loop->n_in; k++) {
-    if (f->slots[k] || lm_loop_is_reversed(loop))
+    if (f->slots[k])
       continue;
     if (v == loop->body->args[k + 1])
       return (stacking){STACK_BEFORE, k};
@@ -366,9 +367,18 @@ static bool carry_inherit(planner *p, lm_op *op, lm_value *init, storage *carry)
   return false;
 }
 
+// The slot of a carry before iteration 0, and after the last one.
+static int64_t slot_before(const lm_op *loop) {
+  return lm_loop_is_reversed(loop) ? loop->attr.imm[0] : 0;
+}
+static int64_t slot_after(const lm_op *loop) {
+  return loop->attr.imm[0] - slot_before(loop);
+}
+
 static void carry_init(planner *p, frame *f, lm_op *op, uint32_t k) {
   lm_value *init = op->in[k];
   location to = lm_location_dense(p, f->carry[k], init->type);
+  to.offset = f->slots[k] ? slot_before(op) * lm_type_bytes(p, init->type) : 0;
   if (!is_const(init)) {
     if (!f->slots[k] && carry_inherit(p, op, init, f->carry[k]))
       return;
@@ -408,9 +418,10 @@ static void loop_begin(planner *p, frame *f, lm_op *op) {
     lm_location_set(p, index, lm_location_dense(p, f->index, index->type));
   for (uint32_t k = 0; k < op->n_in; k++) {
     lm_value *arg = op->body->args[k + 1];
-    lm_location_set(p, arg,
-                    slot_location(p, f->carry[k], arg->type, 0, depth,
-                                  f->slots[k] ? lm_type_bytes(p, arg->type) : 0));
+    int64_t slot = f->slots[k] ? lm_type_bytes(p, arg->type) : 0;
+    int64_t stride = lm_loop_is_reversed(op) ? -slot : slot;
+    lm_location_set(
+        p, arg, slot_location(p, f->carry[k], arg->type, slot_before(op) * slot, depth, stride));
   }
 }
 
@@ -419,19 +430,16 @@ static void loop_yield(planner *p, frame *f, lm_op *op, const stacking *kinds) {
   uint32_t n_carry = op->n_in;
   int n = 0, depth = p->depth - 1;
   item *items = LM_NEW_N(p->arena, item, yield->n_in + 1);
+  bool reversed = lm_loop_is_reversed(op);
   for (uint32_t i = 0; i < yield->n_in; i++) {
     lm_value *v = yield->in[i];
-    int64_t slot = lm_type_bytes(p, v->type);
     if (i >= n_carry && kinds[i - n_carry].kind != STACK_ALONE)
       continue; // stored with the carry
     bool stacked = i >= n_carry || f->slots[i];
+    int64_t slot = stacked ? lm_type_bytes(p, v->type) : 0;
     storage *at = i < n_carry ? f->carry[i] : f->stack[i - n_carry];
-    int64_t first = i < n_carry && stacked ? slot : 0;
-    if (i >= n_carry && lm_loop_is_reversed(op)) {
-      first = slot * (op->attr.imm[0] - 1);
-      slot = -slot;
-    }
-    location to = slot_location(p, at, v->type, first, depth, stacked ? slot : 0);
+    int64_t first = reversed ? op->attr.imm[0] - 1 : i < n_carry;
+    location to = slot_location(p, at, v->type, first * slot, depth, reversed ? -slot : slot);
     items[n++] = (item){v, to, stacked, false};
   }
   items_store(p, yield, items, n, f->step);
@@ -447,8 +455,9 @@ static void loop_end(planner *p, frame *f, lm_op *op, const stacking *kinds) {
   for (uint32_t i = 0; i < op->n_out; i++) {
     lm_value *v = op->out[i];
     int64_t slot = lm_type_bytes(p, yield_of(op)->in[i]->type);
-    int64_t offset = i < op->n_in ? (f->slots[i] ? slot * op->attr.imm[0] : 0)
-                                  : (kinds[i - op->n_in].kind == STACK_AFTER ? slot : 0);
+    stack_kind behind = lm_loop_is_reversed(op) ? STACK_BEFORE : STACK_AFTER; // slot 0
+    int64_t offset = i < op->n_in ? (f->slots[i] ? slot * slot_after(op) : 0)
+                                  : (kinds[i - op->n_in].kind == behind ? slot : 0);
     lm_location_set(p, v,
                     slot_location(p, i < op->n_in ? f->carry[i] : f->stack[i - op->n_in], v->type,
                                   offset, -1, 0));

@@ -206,17 +206,32 @@ int64_t lm_plan_step_times(const lm_plan_func *f, int i) {
   return times * (end > s->from ? end - s->from : 0);
 }
 
-// The bytes of the gradients that step s adds to. Those of an ADD may be apart from each other.
+// The elements of C of all GEMMs of a step, whose sizes are fixed.
+static int64_t gemm_elements(const lm_plan_gemm *g) {
+  int64_t n = g->m.fixed * g->n.fixed * (g->groups.sums ? g->groups.count : 1);
+  for (int i = 0; i < g->n_batch; i++)
+    n *= g->batch[i].sum ? 1 : g->batch[i].size.fixed;
+  return n;
+}
+
+static int64_t move_bytes(const lm_plan_move *m) {
+  int64_t bytes = m->element;
+  for (int i = 0; i < m->rank; i++)
+    bytes *= m->dim[i].size.fixed;
+  return bytes;
+}
+
+// The bytes of the gradients that step s adds to. Those of an ADD, or of the batch of a GEMM, may
+// be apart from each other.
 static int64_t gradient_bytes(const lm_plan_step *s) {
   int64_t all = 0;
+  if (s->kind == LM_STEP_ADD)
+    return move_bytes(s->move);
+  if (s->kind == LM_STEP_GEMM)
+    return gemm_elements(s->gemm) * (int64_t)sizeof(float);
   for (int i = s->n_read; i < s->n_read + s->n_write; i++)
     all += s->bufs[i].arena == LM_ARENA_GRAD ? s->bufs[i].bytes : 0;
-  if (s->kind != LM_STEP_ADD)
-    return all;
-  int64_t bytes = s->move->element;
-  for (int i = 0; i < s->move->rank; i++)
-    bytes *= s->move->dim[i].size.fixed;
-  return bytes;
+  return all;
 }
 
 int64_t lm_plan_step_saved(const lm_plan_func *f, int i) {

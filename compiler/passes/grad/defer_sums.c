@@ -5,9 +5,10 @@
 // before: %y = loop 24 … %j {
 //           %x, %c = kernel (b, t) -> (chunk) … : bf16[b, t, d], f32[chunk, d]
 //           %s = kernel (d) (%c) { sum %c over(chunk) }   accum @layers.n[%j * -1 + 23], %s   … }
-// after:  %y, %cs = loop 24 … %j { %x, %c = kernel (b, t) -> (chunk) …   …   yield …, %c }
+// after:  %y, %cs = loop 24 reversed … %j {
+//           %x, %c = kernel (b, t) -> (chunk) …   …   yield …, %c }
 //         %s = kernel (layers, d) (%cs) {
-//           %1 = slice %cs (trip) -> (layers) [23, -1]   sum %1 over(chunk) } : f32[layers, d]
+//           %1 = slice %cs (trip) -> (layers) [0, 1]   sum %1 over(chunk) } : f32[layers, d]
 //         accum @layers.n, %s
 //
 // Each element is the sum of the same terms in the same order, so gradients keep their bits. Gain:
@@ -19,6 +20,7 @@
 // kernel has: lm_target_choices.chunks, or those of attention.
 #include <string.h>
 
+#include "compiler/passes/grad/defer.h"
 #include "compiler/passes/pass.h"
 #include "compiler/passes/rewrite.h"
 
@@ -52,43 +54,26 @@ static lm_value *chunks_of(const deferral *d, const lm_value *v) {
   return fits && computed && c->def->parent == d->loop->body && used_once(d, c) ? c : NULL;
 }
 
-// True if the innermost index takes every value of its stacked axis once, in either order, and the
-// others do not depend on the loop.
-static bool visits_all(const deferral *d, const lm_op *accum) {
-  const lm_global *g = lm_global_find(d->m, accum->attr.sym);
-  int last = (int)accum->n_in - 2;
-  if (last < 0 || accum->in[last] != d->loop->body->args[0])
-    return false;
-  for (int i = 0; i < last; i++)
-    if (accum->in[i]->region == d->loop->body)
-      return false;
-  int64_t n = d->loop->attr.imm[0];
-  int64_t first = accum->attr.imm[2 * last];
-  int64_t step = accum->attr.imm[2 * last + 1];
-  bool all = (first == 0 && step == 1) || (first == n - 1 && step == -1);
-  return all && n > 1 && n == lm_axis_size(d->m, g->type.axis[last]);
-}
-
 static bool is_small(const deferral *d, const lm_value *chunks) {
   int64_t bytes = lm_type_elements(d->m, chunks->type) * lm_dtype_bytes(LM_F32);
   return bytes <= MOST / d->loop->attr.imm[0];
 }
 
-// The sum behind the loop, with the stacked axes that the accum no longer indexes.
+// The sum behind the loop, with the stacked axis that the accum no longer indexes.
 static lm_value *sum_all(const deferral *d, lm_builder *b, const lm_op *accum, lm_value *chunks) {
-  const lm_global *g = lm_global_find(d->m, accum->attr.sym);
   const lm_value *one = accum->in[accum->n_in - 1];
-  int last = (int)accum->n_in - 2;
-  lm_axis axis = g->type.axis[last];
+  lm_axis axis = lm_defer_axis(d->m, accum);
   lm_attr points = {.n_axes = (uint8_t)(one->type.rank + 1), .axes = {axis}};
   memcpy(points.axes + 1, one->type.axis, one->type.rank * sizeof *points.axes);
   lm_attr over = {.axes = {chunks->type.axis[0]}, .n_axes = 1};
+  lm_defer_order(d->loop, accum);
   lm_value *stacked = lm_loop_stack(d->m, d->loop, chunks);
+  bool in_order = lm_defer_in_order(d->loop, accum);
   lm_attr order = {.axes = {stacked->type.axis[0]},
                    .n_axes = 1,
                    .to = {axis},
                    .n_to = 1,
-                   .imm = {accum->attr.imm[2 * last], accum->attr.imm[2 * last + 1]},
+                   .imm = {in_order ? 0 : d->loop->attr.imm[0] - 1, in_order ? 1 : -1},
                    .n_imm = 2};
   lm_op *kernel = lm_kernel_begin(b, &points, &stacked, 1);
   lm_value *v = kernel->body->args[0];
@@ -102,14 +87,7 @@ static lm_value *sum_all(const deferral *d, lm_builder *b, const lm_op *accum, l
 static void defer(const deferral *d, lm_op *accum, lm_value *chunks) {
   lm_op *sum = accum->in[accum->n_in - 1]->def;
   lm_builder b = {d->m, d->loop->parent, d->loop->next, accum->loc};
-  lm_attr a = accum->attr;
-  lm_value *in[LM_RANK + 1];
-  uint32_t n = accum->n_in - 2;
-  memcpy(in, accum->in, n * sizeof *in);
-  in[n] = sum_all(d, &b, accum, chunks);
-  a.n_imm -= 2;
-  a.imm[a.n_imm] = a.imm[a.n_imm + 1] = 0;
-  lm_emit_op(&b, LM_OP_ACCUM, in, n + 1, &a, NULL);
+  lm_defer_accum(&b, accum, sum_all(d, &b, accum, chunks));
   lm_op_remove(accum);
   lm_op_remove(sum);
 }
@@ -124,8 +102,8 @@ static void region_visit(deferral *d, lm_region *r) {
     d->loop = loop;
     for (lm_op *op = loop->body->first, *next; op; op = next) {
       next = op->next;
-      lm_value *chunks =
-          op->code == LM_OP_ACCUM && visits_all(d, op) ? chunks_of(d, op->in[op->n_in - 1]) : NULL;
+      bool all = op->code == LM_OP_ACCUM && lm_defer_visits_all(d->m, loop, op);
+      lm_value *chunks = all ? chunks_of(d, op->in[op->n_in - 1]) : NULL;
       if (chunks && is_small(d, chunks))
         defer(d, op, chunks);
     }
