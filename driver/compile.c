@@ -248,6 +248,7 @@ static lm_status passes_run(const lm_project *p, lm_plan_options *o, lm_compiled
                      .recompute = &recompute,
                      .less_memory = c->spec.less_memory,
                      .small_tiles = c->spec.small_tiles,
+                     .by_layer = c->spec.by_layer,
                      .gradients_alone = true,
                      .updates_alike = updates_alike,
                      .lowered = c->lowered,

@@ -28,6 +28,7 @@ typedef struct lm_compile_spec {
   int64_t stash_room;   // bytes of the host's memory to which stashes may be offloaded for that
   bool less_memory;     // passes stash_operands and chunk_scan keep nothing
   bool small_tiles;     // of logits
+  bool by_layer;        // lm_pass_env.by_layer
   bool no_fp8;          // no GEMM is cast to 8-bit floats, whatever the recipe says
   double fp8_margin;    // lm_fp8.margin
   int64_t memory;       // bytes that the machine has for the plan; 0: all that it has

@@ -1,9 +1,11 @@
 // fit.c - searches for a plan within the memory limit: the recipe's `memory { budget }`; without
 // one, what a GPU has free, and for `micro = auto` a share of the machine's memory.
 //
-//   1. A plan with large tiles of logits that also stashes what GEMMs have read (pass
-//      stash_operands). If it does not fit, one with small tiles; if that does not, one without the
-//      stashes. The others do not have either. Nor has the plan of a run that began so.
+//   1. A plan that computes the gradients of a weight of all layers by one GEMM (pass defer_gemms),
+//      with large tiles of logits, that also stashes what GEMMs have read (pass stash_operands). If
+//      it does not fit, one that computes them layer by layer; if that does not, one with small
+//      tiles; if that does not, one without the stashes. The others have none of these. Nor has the
+//      plan of a run that began so.
 //   2. With micro = auto, the largest micro-batch whose plan fits; if none does, the smallest one.
 //   3. The stashes that, recomputed or offloaded to the host's memory, free the missing bytes in
 //   the least
@@ -66,6 +68,7 @@ typedef struct fitter {
   int64_t limit; // bytes
   bool less;     // plans without the stashes of pass stash_operands
   bool small;    // plans with small tiles of logits
+  bool by_layer; // plans with gradients of weights layer by layer
   double margin; // of casts to 8-bit floats
 } fitter;
 
@@ -100,6 +103,7 @@ static lm_status attempt(const fitter *x, int64_t micro, int64_t recompute) {
   spec.stash_room = recompute ? stash_room(x) : 0;
   spec.less_memory = x->less;
   spec.small_tiles = x->small;
+  spec.by_layer = x->by_layer;
   spec.fp8_margin = x->margin;
   return lm_compile(x->p, &spec, x->c);
 }
@@ -291,18 +295,19 @@ static int64_t limit_find(const fitter *x, bool automatic) {
   return machine_memory(x);
 }
 
-// Attempts a plan with large tiles of logits and the stashes of pass stash_operands, which on a GPU
-// must fit even where nothing else has to; with small tiles if it does not; then without the
-// stashes too.
+// Attempts the plan that takes the most memory, which on a GPU must fit even where nothing else has
+// to; then those that take less.
 static lm_status operands_attempt(fitter *x, int64_t micro) {
   bool gpu = x->spec->target.kind == LM_TARGET_CUDA;
   x->less = x->spec->less_memory;
   x->small = x->spec->small_tiles || x->less;
+  x->by_layer = x->spec->by_layer || x->small;
   LM_TRY(attempt(x, micro, x->spec->recompute));
   int64_t limit = x->limit < INT64_MAX ? x->limit : machine_memory(x);
   while (gpu && !x->less && lm_compiled_memory(x->c) > limit) {
     x->less = x->small;
-    x->small = true;
+    x->small = x->by_layer;
+    x->by_layer = true;
     LM_TRY(attempt(x, micro, x->spec->recompute));
   }
   return NULL;

@@ -24,11 +24,12 @@ lm_status lm_run_record_write(const lm_session *s, const lm_recipe_overrides *op
   lm_buf_printf(&b,
                 "{\"steps\": %lld, \"batch\": %lld, \"seq\": %lld, \"micro\": %lld, "
                 "\"micro_chosen\": %s, \"recomputed\": %d, \"less_memory\": %s, "
-                "\"small_tiles\": %s,\n \"stages\": ",
+                "\"small_tiles\": %s, \"by_layer\": %s,\n \"stages\": ",
                 (long long)s->run.steps, (long long)s->run.recipe->batch, (long long)s->run.seq,
                 (long long)lm_run_micro(&s->run), s->project.recipe->micro_auto ? "true" : "false",
                 s->fit.recomputed, s->compiled.spec.less_memory ? "true" : "false",
-                s->compiled.spec.small_tiles ? "true" : "false");
+                s->compiled.spec.small_tiles ? "true" : "false",
+                s->compiled.spec.by_layer ? "true" : "false");
   lm_stages_json(&s->run.stages, &b);
   lm_buf_puts(&b, ",\n ");
   options_print(options, &b);
@@ -42,16 +43,17 @@ lm_status lm_run_record_write(const lm_session *s, const lm_recipe_overrides *op
 static lm_status run_record_parse(lm_arena *a, const char *path, json_t *j, lm_run_record *out) {
   json_int_t micro;
   // Of runs that began before there was a choice.
-  int chosen, less_memory = true, small_tiles = true;
+  int chosen, less_memory = true, small_tiles = true, by_layer = true;
   json_t *steps, *mode;
-  if (json_unpack(j, "{s:I, s:b, s?b, s?b, s:{s:o, s:o}}", "micro", &micro, "micro_chosen", &chosen,
-                  "less_memory", &less_memory, "small_tiles", &small_tiles, "options", "steps",
-                  &steps, "mode", &mode) ||
+  if (json_unpack(j, "{s:I, s:b, s?b, s?b, s?b, s:{s:o, s:o}}", "micro", &micro, "micro_chosen",
+                  &chosen, "less_memory", &less_memory, "small_tiles", &small_tiles, "by_layer",
+                  &by_layer, "options", "steps", &steps, "mode", &mode) ||
       micro < 0 || json_integer_value(steps) < 0)
     return lm_fail(LM_USER, "%s: not the record of a run", path);
   out->micro = chosen ? micro : 0;
   out->less_memory = less_memory;
   out->small_tiles = small_tiles;
+  out->by_layer = by_layer;
   out->steps = json_integer_value(steps);
   if (json_is_string(mode))
     out->mode = lm_arena_printf(a, "%s", json_string_value(mode));

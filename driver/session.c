@@ -82,6 +82,7 @@ lm_compile_spec lm_session_spec(lm_session *s, uint32_t what, int64_t capacity) 
                            .host_memory = s->host_memory,
                            .less_memory = s->less_memory,
                            .small_tiles = s->small_tiles,
+                           .by_layer = s->by_layer,
                            .variant = s->variant,
                            .exec = exec_options(s),
                            .dump = &s->dump};

@@ -69,6 +69,7 @@ typedef struct lm_session {
   int64_t last_step;     // of the steps that are executed; 0: the last step of the run
   bool less_memory;      // without stashes of pass stash_operands, as this run began
   bool small_tiles;      // tiles of logits are small, as this run began
+  bool by_layer;         // gradients of weights are computed layer by layer, as this run began
   bool resumes;          // the parameters come from a checkpoint, not from the model's `from`
   // Compiles the part of one rank, if the recipe has a mesh.
   bool divides;

@@ -212,6 +212,7 @@ static lm_status choices_recall(lm_training *x) {
   x->s.run.recorded_micro = before.micro;
   x->s.less_memory = before.less_memory;
   x->s.small_tiles = before.small_tiles;
+  x->s.by_layer = before.by_layer;
   return NULL;
 }
 

@@ -28,6 +28,7 @@ typedef struct lm_pass_env {
   const lm_loc *fp8_attention; // of the setting (pass fp8_attention); NULL: no 8-bit floats
   bool less_memory;            // passes stash_operands and chunk_scan keep nothing
   bool small_tiles;            // tiles of logits take no more memory than they must (tile_vocab)
+  bool by_layer;               // gradients of weights are computed layer by layer (defer_gemms)
   bool gradients_alone;        // the losses are run for their gradients only: grad removes @loss
   // True if the optimizer updates both parameters by the same numbers, so that they may be side by
   // side in a block; optional: it does.

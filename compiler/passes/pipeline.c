@@ -90,6 +90,8 @@ const char *const lm_pipeline[] = {
     "dce",
     "bucket",
     "overlap",
+    "defer_gemms",
+    "dce",
     NULL,
 };
 

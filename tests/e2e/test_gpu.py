@@ -161,6 +161,7 @@ def test_trace(run):
         within(name, distance(gpu[name], cpu[name], 1e-3), 1e-5)
 
 
+BY_LAYER = "--disable-pass", "defer_gemms"      # the cotangents of all layers are the first memory that is given up
 STACK = """import std.nn: rmsnorm, xent
 block Layer(d) {
   param n: real[d] = ones
@@ -199,11 +200,11 @@ def test_offload(run):
     file = run.write("s.lm", STACK)
 
     def plan(*rules):
-        return json.loads(fake("explain", file, "memory", "--json", "--target", "cuda", "--set", f"memory {{ {'; '.join(rules)} }}"))
+        return json.loads(fake("explain", file, "memory", "--json", "--target", "cuda", *BY_LAYER, "--set", f"memory {{ {'; '.join(rules)} }}"))
 
     def trained(name, words, *rules, status=(0,)):
         how = ("--set", f"memory {{ {'; '.join(rules)} }}") if rules else ()
-        code, out, err = run.result("run", file, "--target", "cuda", "--out", run.path(name), *how, env={**fake.env, "FAKE_CUDA": words})
+        code, out, err = run.result("run", file, "--target", "cuda", "--out", run.path(name), *BY_LAYER, *how, env={**fake.env, "FAKE_CUDA": words})
         check(code in status, f"{words}: {code} {out} {err}")
         return err
 
@@ -316,7 +317,9 @@ def test_gemm_kernels_pay(run):
     """SwiGLU, its derivative, norms and rotations of queries and keys and the sums of heads in attention's backward pass are computed in GEMMs where the cost model expects less time, gradients of a layer's weights in one launch, and the report says how much"""
     def cost(*options):
         return json.loads(run("explain", f"{ROOT}/examples/bench-180m.lm", "cost", "--target", "h100", "--json", *options))
-    fused, apart = cost(), cost("--disable-pass", "gemm_kernels")
+    whole, fused, apart = cost(), cost(*BY_LAYER), cost("--disable-pass", "gemm_kernels,defer_gemms")
+    deferred = [row["times"] for row in whole["rows"] if "accumulated 24 of " in row["name"]]
+    check(deferred == [1] * 4 and whole["predicted_s"] < fused["predicted_s"] - 5e-4, f"GEMMs of the weights of all layers: {deferred}")
     rows, joined = ([row for row in fused["rows"] if "apart_s" in row and row["name"].startswith(word)] for word in ("kernel", "dot"))
     check(len(joined) == 1 and joined[0]["times"] == 24 and joined[0]["predicted_s"] < joined[0]["apart_s"], joined)
     names = sorted(row["name"].split()[1] for row in rows)
@@ -324,7 +327,7 @@ def test_gemm_kernels_pay(run):
     check([row["kernel"] for row in apart["rows"] if "apart_s" in row] == [joined[0]["kernel"]], "without the pass")
     gain, expected = apart["predicted_s"] - fused["predicted_s"], sum(row["apart_s"] - row["predicted_s"] for row in rows)
     check(abs(gain - expected) < 0.1 * expected, f"a step must gain what its kernels gain: {gain} {expected}")
-    text, token = run("explain", f"{ROOT}/examples/bench-180m.lm", "cost", "--target", "h100"), fused["decoding"]
+    text, token = run("explain", f"{ROOT}/examples/bench-180m.lm", "cost", "--target", "h100", *BY_LAYER), fused["decoding"]
     # 175,670,272 weights in bf16; keys and values of 24 layers of 2,048 positions of 4 heads, with a position and a document each
     read = 2 * 175_670_272 + 24 * 2048 * (2 * 4 * 64 * 2 + 8)
     check(abs(token["bytes"] / read - 1) < 0.01 and f'in {token["launches"]} launches' in text, token)
@@ -703,9 +706,9 @@ MEMORY = dict(steps=2, rows=8, seq=32, depth=2)   # a batch of 256 tokens
 
 
 def automatic(run, fake):
-    """a small recipe with micro = auto, and the bytes that its plans with other micro-batches take, without the stashes of stash_operands"""
+    """a small recipe with micro = auto, and the bytes that its plans with other micro-batches take, without the stashes of stash_operands and defer_gemms"""
     file = run.write("auto.lm", re.sub(r"micro = \d+ tokens", "micro = auto", open(small(run, **MEMORY)).read()))
-    bytes_of = lambda micro: json.loads(fake("compile", file, "--target", "cuda", "--json", "--disable-pass", "stash_operands", "--set", f"micro={micro} tokens"))["peak_bytes"]
+    bytes_of = lambda micro: json.loads(fake("compile", file, "--target", "cuda", "--json", "--disable-pass", "stash_operands,defer_gemms", "--set", f"micro={micro} tokens"))["peak_bytes"]
     return file, {micro: bytes_of(micro) for micro in (32, 64, 128, 256)}
 
 
@@ -734,7 +737,7 @@ def test_allocation_fails(run):
     code, out, err = run.result("run", file, "--target", "cuda", "--out", run.path("run"), "-q", env={**fake.env, "FAKE_CUDA": "alloc=3"})
     check(code == 0 and "could not allocate" in err and "is used instead" in err, f"{code}: {out}{err}")
     record = json.load(open(run.path("run", "run.json")))
-    check(record["micro"] == 256 and record["less_memory"], f"{record}: the smaller plan of the same micro-batch")
+    check(record["micro"] == 256 and record["by_layer"] and not record["less_memory"], f"{record}: the smaller plan of the same micro-batch")
 
 
 def test_stash_operands(run):
@@ -754,13 +757,28 @@ def test_stash_operands(run):
         plans.append({os.path.basename(x) for x in glob.glob(run.path(name, "kernels", "g*"))})
     check(len(plans[0] & plans[1]) >= 1 and plans[0] != plans[1], f"other GEMMs are in kernels where values are recomputed: {plans}")
     file = tiny(run, compute="bf16")
-    sizes = [json.loads(fake("compile", file, "--target", "cuda", "--json", *o))["peak_bytes"] for o in ((), ("--disable-pass", "stash_operands"))]
+    sizes = [json.loads(fake("compile", file, "--target", "cuda", "--json", *o))["peak_bytes"] for o in (BY_LAYER, ("--disable-pass", "stash_operands,defer_gemms"))]
     less = {"how": f"memory={int((sizes[0] - 1) / 0.95)}"}
     for name, hows in ("whole", [less]), ("parts", [less, {}]), ("most", [{}]):
         for steps, how in enumerate(hows, 3 - len(hows)):
             fake("run", file, "--target", "cuda", "--out", run.path(name), "--quiet", "--steps", steps, **how)
-        check(json.load(open(run.path(name, "run.json")))["less_memory"] == (name != "most"), name)
+        record = json.load(open(run.path(name, "run.json")))
+        check(record["less_memory"] == record["by_layer"] == (name != "most"), f"{name}: {record}")
     check(sizes[0] > sizes[1], f"{sizes}")
+
+
+def test_defer_gemms(run):
+    """gradients of the weights of all layers by one GEMM each: the bits of gradients layer by layer, in two micro-batches, also where only some operands are stashed; none if the stashes are
+    in the host's memory, or if ranks add the gradients meanwhile"""
+    fake, file = Fake(run, heavy=True), tiny(run, depth=4)
+    usual = fake.trace(file, *BY_LAYER)
+    for name, rules, n in ("all", (), 3), ("some", ("--set", "memory { recompute @layers.**; save @layers.**.attn.o }"), 1), ("far", ("--set", "memory { offload @layers.** }"), 0), ("ranks", ("--set", "parallel.mesh = (dp = 2)", "--set", "micro = 16 tokens"), 0):
+        fake("compile", file, "--target", "cuda", "-o", run.path("plan"), *rules)
+        micro = open(run.path("plan/plan.txt")).read().split("func micro ")[1].split("\nfunc ")[0]
+        whole = re.findall(r" gemm init .* batch=4\(\d+,\d+,\d+\) accumulate .*-> grad", micro)
+        check(len(whole) == n, f"{name}: {micro}")
+        deferred = fake.trace(file, *rules) if n else usual
+        check(all(np.array_equal(usual[k], deferred[k]) for k in usual), f"{name}: the sums of the fake have one order")
 
 
 def test_failures(run):
