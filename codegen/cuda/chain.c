@@ -197,9 +197,11 @@ static const char *written(chain_text *e, const lm_value *v) {
   const cuda_chain *x = e->x;
   if (v == x->scan->body->args[0])
     return "s[n][2 * r + c]";
+  if (!v->def)
+    return operand(e, v);
   if (v->def == x->read || v->def == x->update)
     return "o[n][2 * r + c]";
-  return v->def ? computed(e, v->def) : operand(e, v);
+  return computed(e, v->def);
 }
 
 static const char *value(chain_text *e, const lm_value *v) {
@@ -208,7 +210,11 @@ static const char *value(chain_text *e, const lm_value *v) {
       return k->text;
   const char *text = written(e, v);
   memo *k = LM_NEW(e->g.arena, memo);
-  *k = (memo){v, text, e->memo};
+  *k = (memo){
+      .v = v,
+      .text = text,
+      .next = e->memo,
+  };
   e->memo = k;
   return text;
 }

@@ -71,6 +71,14 @@ static lm_axis lone_axis(lm_type t, lm_type other) {
   return found;
 }
 
+static bool row_fits(const cuda_chain *x) {
+  lm_type s = x->scan->body->args[0]->type;
+  lm_type row = x->row->type;
+  if (!x->row->def || row.dtype != LM_BF16)
+    return false;
+  return has(row, x->j) && has(row, x->v) && row.rank == s.rank;
+}
+
 static bool axes_find(cuda_chain *x) {
   lm_type s = x->scan->body->args[0]->type;
   lm_type p = x->scan->body->args[x->p]->type;
@@ -80,11 +88,12 @@ static bool axes_find(cuda_chain *x) {
   x->depth = lm_axis_size(x->m, x->k);
   x->cols = x->v ? lm_axis_size(x->m, x->v) : 0;
   x->steps = lm_axis_size(x->m, lm_scan_axis(x->scan));
-  bool fits = x->v && x->v != x->k && s.dtype == LM_F32 && lone_axis(p, s) == x->j &&
-              lm_type_same_axes(p, q) && x->row->def && x->row->type.dtype == LM_BF16 &&
-              has(x->row->type, x->j) && has(x->row->type, x->v) && x->row->type.rank == s.rank;
-  x->points = fits ? lm_type_elements(x->m, s) / (x->depth * x->cols) : 0;
-  return fits;
+  if (!x->v || x->v == x->k || s.dtype != LM_F32)
+    return false;
+  if (lone_axis(p, s) != x->j || !lm_type_same_axes(p, q))
+    return false;
+  x->points = lm_type_elements(x->m, s) / (x->depth * x->cols);
+  return row_fits(x);
 }
 
 // ---- the other operations
@@ -102,11 +111,13 @@ static bool op_fits(const cuda_chain *x, const lm_op *op) {
     return true;
   bool elementwise = lm_op_info_of(op)->traits & LM_T_ELEMENTWISE;
   bool moves = op->code == LM_OP_PERMUTE;
-  bool positions = op->code == LM_OP_IOTA || op->code == LM_OP_RNG;
+  if (op->code == LM_OP_IOTA || op->code == LM_OP_RNG)
+    return false;
   if (moves && !unpermuted(op->out[0])->def)
     return true; // of an operand
-  return op->n_out == 1 && (elementwise || moves) && !positions &&
-         is_of_points(x, op->out[0]->type);
+  if (op->n_out != 1 || (!elementwise && !moves))
+    return false;
+  return is_of_points(x, op->out[0]->type);
 }
 
 static bool is_last(lm_type t, lm_axis a) {
@@ -130,9 +141,11 @@ static bool operand_fits(const cuda_chain *x, uint32_t i) {
   lm_type t = x->scan->body->args[i]->type;
   if (i == x->p || i == x->q)
     return is_last(t, x->k);
-  bool number = t.dtype == LM_F32 || t.dtype == LM_BF16;
-  bool tile = is_tile(x, t);
-  return is_of_points(x, t) && (tile ? t.dtype == LM_BF16 && is_last(t, x->v) : number);
+  if (!is_of_points(x, t))
+    return false;
+  if (is_tile(x, t))
+    return t.dtype == LM_BF16 && is_last(t, x->v);
+  return t.dtype == LM_F32 || t.dtype == LM_BF16;
 }
 
 static bool values_fit(const cuda_chain *x) {
@@ -149,8 +162,11 @@ static bool values_fit(const cuda_chain *x) {
 
 // Warps share the columns of 16 rows of r if there are more warps than rows of it.
 static bool sizes_fit(const cuda_chain *x) {
-  return x->depth % STEP == 0 && x->depth >= LEAST && x->depth <= MOST && x->rows % STEP == 0 &&
-         x->rows && x->depth % x->rows == 0 && x->steps > 0;
+  if (x->depth < LEAST || x->depth > MOST || x->rows < STEP)
+    return false;
+  if (x->depth % STEP || x->rows % STEP)
+    return false;
+  return x->depth % x->rows == 0 && x->steps > 0;
 }
 
 bool cuda_chain_make(const lm_module *m, const lm_op *scan, cuda_chain *out) {
@@ -166,7 +182,9 @@ bool cuda_chain_make(const lm_module *m, const lm_op *scan, cuda_chain *out) {
   for (uint32_t i = 0; i < m->n_axes; i++)
     if (m->axes[i].dyn)
       return false;
-  return out->read && out->update && axes_find(out) && sizes_fit(out) && values_fit(out);
+  if (!out->read || !out->update)
+    return false;
+  return axes_find(out) && sizes_fit(out) && values_fit(out);
 }
 
 // Narrow slices read p and q more often; wide ones may leave multiprocessors idle.

@@ -479,32 +479,21 @@ def test_mixing_kernels(run):
         within(n, distance(mixed[n], exact[n]), most)
 
 
-DELTA = """import std.nn: rmsnorm, xent
-import std.layers: GatedDeltaNet
-model Delta(d, vocab) {
-  sub mix = GatedDeltaNet(d, 1, 64, 2, 32, 4, 1e-2)
-  param embed: real[vocab, d] = normal(1)
-  param norm: real[d] = ones
-  apply(tok: int[b, t], pos: int[b, t], seg: int[b, t]) -> real[b, t, vocab] {
-    let x = gather(embed, tok, vocab)
-    return dot(rmsnorm(x + mix(rmsnorm(x, norm), pos), norm), embed, d)
-  }
-  loss(bt: Batch[b, t]) -> (f32, f32) { return (sum(xent(apply(bt.tok, bt.pos, bt.seg), bt.next) * bt.w), sum(bt.w)) }
-}
-"""
-
-
 def test_chain_kernels(run):
-    """Gated DeltaNet in bf16, in three chunks of 64 positions: gradients as where a loop passes the state on"""
+    """Gated DeltaNet and the state of RWKV-7 in bf16, in three chunks of 64 positions: gradients as where a loop passes the state on"""
+    from test_scan import RECURRENT_LAYERS
+
     fake = Fake(run, heavy=True)
     save(run.path("batches.safetensors"), random_batches(2, 1, 192, vocab=32))
-    file = run.write("delta.lm", DELTA + SCAN.replace("MODEL", "Delta(d = 32").replace("195", "192").replace("390", "192"))
+    recipe = SCAN.replace("MODEL", "Recurrent(d = 32").replace("195", "192").replace("390", "192")
     how = "--values", "loss,grads", "--set", "precision.compute = bf16", "--enable-pass", "chunk_scan"
-    exact, chained = run.trace(file, "--values", "loss,grads"), fake.trace(file, *how)
-    apart = fake.trace(file, *how, "--disable-pass", "chain_kernels")
-    check(any((chained[n] != apart[n]).any() for n in exact), "a kernel passes the state on")
-    for n in exact:
-        within(n, distance(chained[n], exact[n]), 2 * distance(apart[n], exact[n]) + 1e-3)
+    for layer in "GatedDeltaNet(d, 1, 64, 2, 32, 4, 1e-2)", "Rwkv(d, 2, 64)":
+        file = run.write("layer.lm", RECURRENT_LAYERS.replace("LAYER", layer) + recipe)
+        exact, chained = run.trace(file, "--values", "loss,grads"), fake.trace(file, *how)
+        apart = fake.trace(file, *how, "--disable-pass", "chain_kernels")
+        check(any((chained[n] != apart[n]).any() for n in exact), f"a kernel passes the state of {layer} on")
+        for n in exact:
+            within(f"{layer}: {n}", distance(chained[n], exact[n]), 2 * distance(apart[n], exact[n]) + 1e-3)
 
 
 def test_trace_bf16(run):

@@ -216,10 +216,22 @@ def test_rounded_chunks(run):
         within(f"documents begin by exp(-1e30): {name}", distance(of_masked[name], exact[name]), most)
 
 
-DELTA = """import std.nn: rmsnorm, xent
-import std.layers: GatedDeltaNet
-model Delta(d, vocab) {
-  sub mix = GatedDeltaNet(d, 2, 16, 2, 32, 4, 1e-2)
+RECURRENT_LAYERS = """import std.nn: rmsnorm, xent
+import std.layers: GatedDeltaNet, rwkv7_state
+block Rwkv(d, h, e) {
+  param wr, wk, wv, wa: real[d, h, e] = normal(d ^ -0.5)
+  param ww: real[d, h, e] = normal(2 * d ^ -0.5)
+  param wo: real[h, e, d] = normal((h * e) ^ -0.5)
+  apply(x: real[b, t, d], pos: int[b, t]) -> real[b, t, d] {
+    let keep = exp(-0.6065306597126334 * sigmoid(f32(dot(x, ww, d))))
+    let k = f32(dot(x, wk, d))
+    let key = k * rsqrt(sum(k * k, e) + 1e-6)
+    let o = rwkv7_state(f32(dot(x, wr, d)), keep, key, sigmoid(f32(dot(x, wa, d))), k, f32(dot(x, wv, d)), pos)
+    return dot(real(o), wo, (h, e))
+  }
+}
+model Recurrent(d, vocab) {
+  sub mix = LAYER
   param embed: real[vocab, d] = normal(1)
   param norm: real[d] = ones
   apply(tok: int[b, t], pos: int[b, t], seg: int[b, t]) -> real[b, t, vocab] {
@@ -228,33 +240,38 @@ model Delta(d, vocab) {
   }
   loss(bt: Batch[b, t]) -> (f32, f32) { return (sum(xent(apply(bt.tok, bt.pos, bt.seg), bt.next) * bt.w), sum(bt.w)) }
 }
-data D { source s = batches("batches.safetensors") }
+"""
+ROUNDED = """data D { source s = batches("batches.safetensors") }
 recipe R {
-  model = Delta(d = 64, vocab = 64); data = D; seed = 3; run = 1 steps
+  model = Recurrent(d = 64, vocab = 64); data = D; seed = 3; run = 1 steps
   batch = 320 tokens; micro = 320 tokens; optimizer = adamw(lr = 1e-2)
 }
 """
+LAYERS_OF = {"Gated DeltaNet": "GatedDeltaNet(d, 2, 16, 2, 32, 4, 1e-2)", "RWKV-7": "Rwkv(d, 2, 32)"}
 
 
 def test_rounded_delta(run):
-    """Gated DeltaNet in bf16, with keys that repeat and three documents: the errors of chunks beside f32 are those of the loop"""
+    """Gated DeltaNet, and the state of RWKV-7, in bf16, with keys that repeat and three documents: the errors of chunks beside f32 are
+    those of the loop"""
     rng = np.random.default_rng(5)
     tok = np.repeat(rng.integers(0, 64, 40), 8).astype("<i4")
     pos = np.concatenate([np.arange(n) for n in (272, 1, 47)]).astype("<i4")
     seg = np.repeat([0, 1, 2], [272, 1, 47]).astype("<i4")
     columns = dict(tok=tok, pos=pos, seg=seg, next=np.roll(tok, -1), w=rng.random(320).astype("<f4"))
     save(run.path("batches.safetensors"), {n: x.reshape(1, 1, 320) for n, x in columns.items()})
-    file, values = run.write("delta.lm", DELTA), ("--values", "loss,grads", "--set")
     loop, chunks = ("--disable-pass", "chunk_scan,tile_scan"), ("--enable-pass", "chunk_scan")
-    exact = run.trace(file, *values, "precision.compute = f32", *loop)
-    of_loop, of_chunks = (run.trace(file, *values, "precision.compute = bf16", *args) for args in (loop, chunks))
-    check(any((of_chunks[n] != of_loop[n]).any() for n in exact), "the loop is computed in chunks")
-    for name in exact:
-        within(name, distance(of_chunks[name], exact[name]), 2 * distance(of_loop[name], exact[name]) + (1e-3 if name == "loss" else 1e-4))
+    for layer, text in LAYERS_OF.items():
+        file, values = run.write("layer.lm", RECURRENT_LAYERS.replace("LAYER", text) + ROUNDED), ("--values", "loss,grads", "--set")
+        exact = run.trace(file, *values, "precision.compute = f32", *loop)
+        of_loop, of_chunks = (run.trace(file, *values, "precision.compute = bf16", *args) for args in (loop, chunks))
+        check(any((of_chunks[n] != of_loop[n]).any() for n in exact), f"the loop of {layer} is computed in chunks")
+        for name in exact:
+            most = 2 * distance(of_loop[name], exact[name]) + (1e-3 if name == "loss" else 1e-4)
+            within(f"{layer}: {name}", distance(of_chunks[name], exact[name]), most)
 
 
 def test_rounded_reads_with_keys(run):
-    """decays for each key where the read rounds the state: chunks in f32"""
+    """decays for each key without a bound where the read rounds the state"""
     file = mamba2(run, 64, state="      s = exp(-key * key) * select(pos > 0, s, 0) + expand(add, n) * key\n      emit y = dot(real(s), out, n)\n")
     bf16 = "--values", "loss,grads", "--set", "precision.compute = bf16"
     chunks, loop = (run.trace(file, *bf16, *args) for args in (("--enable-pass", "chunk_scan"), ("--disable-pass", "chunk_scan,tile_scan")))

@@ -14,7 +14,12 @@ lm_value *lm_chunk_emit2(lm_builder *b, lm_opcode code, lm_value *v, lm_value *w
 }
 
 lm_value *lm_chunk_of(lm_chunked *x, lm_value *v) {
-  lm_attr a = {.axes = {x->t}, .n_axes = 1, .to = {x->chunk, x->i}, .n_to = 2};
+  lm_attr a = {
+      .axes = {x->t},
+      .n_axes = 1,
+      .to = {x->chunk, x->i},
+      .n_to = 2,
+  };
   if (lm_type_find(v->type, x->t) < 0) {
     lm_type to = {
         .dtype = v->type.dtype,
@@ -28,7 +33,12 @@ lm_value *lm_chunk_of(lm_chunked *x, lm_value *v) {
 }
 
 lm_value *lm_chunk_rename(lm_chunked *x, lm_value *v, lm_axis from, lm_axis to) {
-  lm_attr a = {.axes = {from}, .n_axes = 1, .to = {to}, .n_to = 1};
+  lm_attr a = {
+      .axes = {from},
+      .n_axes = 1,
+      .to = {to},
+      .n_to = 1,
+  };
   return lm_emit(x->b, LM_OP_RENAME, &v, 1, &a, NULL);
 }
 
@@ -42,7 +52,12 @@ lm_value *lm_chunk_rows(lm_chunked *x, lm_value *v) {
 
 lm_value *lm_chunk_merged(lm_chunked *x, lm_value *v) {
   const lm_axis both[] = {x->chunk, x->i};
-  lm_attr merge = {.axes = {x->chunk, x->i}, .n_axes = 2, .to = {x->t}, .n_to = 1};
+  lm_attr merge = {
+      .axes = {x->chunk, x->i},
+      .n_axes = 2,
+      .to = {x->t},
+      .n_to = 1,
+  };
   v = lm_chunk_front(x, v, both, 2);
   return lm_emit(x->b, LM_OP_VIEW, &v, 1, &merge, NULL);
 }
@@ -80,12 +95,35 @@ void lm_chunk_keep(const lm_chunked *x, lm_value *v) {
 
 lm_value *lm_chunk_dot(lm_chunked *x, lm_value *v, lm_value *w, lm_type over, bool wide) {
   lm_dtype t = x->of->dtype;
-  lm_type result = {.dtype = (uint8_t)(wide ? LM_F32 : t)};
-  lm_attr a = {.n_axes = over.rank};
+  lm_type result = {
+      .dtype = (uint8_t)(wide ? LM_F32 : t),
+  };
+  lm_attr a = {
+      .n_axes = over.rank,
+  };
   memcpy(a.axes, over.axis, over.rank * sizeof *a.axes);
   v = lm_emit_cast(x->b, v, t);
   w = lm_emit_cast(x->b, w, t);
   return lm_emit(x->b, LM_OP_DOT, (lm_value *[]){v, w}, 2, &a, &result);
+}
+
+lm_value *lm_chunk_unit(lm_builder *b, lm_axis j, lm_value *index) {
+  lm_type row = lm_type_make(LM_INT, &j, 1);
+  lm_type scalar = lm_type_make(LM_F32, NULL, 0);
+  lm_value *same = lm_emit2(b, LM_OP_EQ, lm_emit(b, LM_OP_IOTA, NULL, 0, NULL, &row), index);
+  lm_value *zero = lm_emit_const(b, scalar, 0);
+  return lm_emit_select(b, same, lm_emit_const(b, scalar, 1), zero);
+}
+
+lm_value *lm_chunk_rows_last(lm_chunked *x, lm_value *v) {
+  lm_axis last[LM_RANK];
+  int rank = 0;
+  for (int i = 0; i < v->type.rank; i++)
+    if (v->type.axis[i] != x->i && v->type.axis[i] != x->j)
+      last[rank++] = v->type.axis[i];
+  last[rank++] = x->i;
+  last[rank++] = x->j;
+  return lm_emit_permute(x->b, v, last, rank);
 }
 
 static lm_value *chunks_from(lm_chunked *x, lm_value *v, int64_t first) {

@@ -48,12 +48,16 @@ lm_value *lm_chunk_merged(lm_chunked *x, lm_value *v);
 // v for all positions, times a decay by chunks.
 lm_value *lm_chunk_decayed(lm_chunked *x, lm_value *v, lm_value *decay);
 lm_value *lm_chunk_positions(lm_chunked *x, lm_axis i); // the indices along i or j
+// 1 where the index along j is `index`.
+lm_value *lm_chunk_unit(lm_builder *b, lm_axis j, lm_value *index);
 // A GEMM of v and w, which are rounded to the match's type. wide: the result is f32.
 lm_value *lm_chunk_dot(lm_chunked *x, lm_value *v, lm_value *w, lm_type over, bool wide);
 lm_value *lm_chunk_f32(lm_chunked *x, lm_value *v);
 // Marks v, if x->keeps and the recipe does not ask to recompute it.
 void lm_chunk_keep(const lm_chunked *x, lm_value *v);
 lm_value *lm_chunk_front(lm_chunked *x, lm_value *v, const lm_axis *first, int n);
+// v with i and j behind the other axes: the rows of a chunk side by side.
+lm_value *lm_chunk_rows_last(lm_chunked *x, lm_value *v);
 // v, which has chunk, at the chunks of x->later, or at those before them.
 lm_value *lm_chunk_later(lm_chunked *x, lm_value *v);
 lm_value *lm_chunk_earlier(lm_chunked *x, lm_value *v);
@@ -63,12 +67,22 @@ lm_value *lm_chunk_added(lm_chunked *x);
 
 // ---- decays (chunk_decay.c) and weights (chunk_weights.c)
 
-// 1 where the index along j is `index`.
-lm_value *lm_chunk_unit(lm_builder *b, lm_axis j, lm_value *index);
 void lm_chunk_decays(lm_chunked *x);
-void lm_chunk_weights(lm_chunked *x); // of_k and of_w
-// v with i and j behind the other axes: the rows of a chunk side by side.
-lm_value *lm_chunk_rows_last(lm_chunked *x, lm_value *v);
+// a = kept ? exp(z) : 0, up to the order and number of axes.
+typedef struct lm_chunk_exponent {
+  lm_value *z, *kept; // kept: NULL: everywhere
+} lm_chunk_exponent;
+// False if a has no such form.
+bool lm_chunk_exponent_of(lm_chunked *x, const lm_value *a, lm_chunk_exponent *out);
+// The sums of v, which has t, through each position of a chunk.
+lm_value *lm_chunk_running_sum(lm_chunked *x, lm_value *v);
+lm_value *lm_chunk_where(lm_chunked *x, lm_value *condition);      // 1, else 0
+lm_value *lm_chunk_number_of_zeros(lm_chunked *x, lm_value *kept); // 0, else 1
+void lm_chunk_weights(lm_chunked *x);                              // of_k and of_w
+
+// The most positions of a chunk whose weights lm_chunk_weights_bounded can compute; 0: none.
+int64_t lm_chunk_bounded(const lm_chunk *c);
+void lm_chunk_weights_bounded(lm_chunked *x);
 
 // ---- the delta rule (chunk_delta.c)
 

@@ -100,10 +100,11 @@ static double moved(const sizes *s, double values) {
 static double chunk_seconds(const sizes *s, const lm_chunk *c) {
   double i = s->of_chunk;
   bool delta = c->delta >= 0;
-  double weights = i * i * (c->keyed ? s->n : 1);
+  bool keyed = c->keyed && lm_chunk_bounded(c) < (int64_t)i;
+  double weights = i * i * (keyed ? s->n : 1);
   double seconds = (1 + delta) * gemms(s, s->p, s->n, i);
   for (int r = 0; r < c->n_reads * (1 + delta); r++) {
-    seconds += c->keyed ? 0 : gemms(s, i, i, s->n);
+    seconds += keyed ? 0 : gemms(s, i, i, s->n);
     seconds += gemms(s, i, s->p, i) + gemms(s, i, s->p, s->n);
     seconds += moved(s, weights);
   }

@@ -65,16 +65,11 @@ enum {
   DEPTH = 16,
   LEAST = -110
 };
-// a = kept ? exp(z) : 0, up to the order and number of axes.
-typedef struct exponent {
-  lm_value *z, *kept; // kept: NULL: everywhere
-} exponent;
-
 static void put(lm_chunked *x, lm_opcode code, lm_value **to, lm_value *v) {
   *to = *to ? lm_chunk_emit2(x->b, code, *to, v) : v;
 }
 
-static bool exponent_of(lm_chunked *x, const lm_value *v, int depth, exponent *e) {
+static bool exponent_of(lm_chunked *x, const lm_value *v, int depth, lm_chunk_exponent *e) {
   const lm_op *op = v->def;
   double c;
   if (lm_const_of(v, &c))
@@ -94,12 +89,25 @@ static bool exponent_of(lm_chunked *x, const lm_value *v, int depth, exponent *e
   }
 }
 
+bool lm_chunk_exponent_of(lm_chunked *x, const lm_value *a, lm_chunk_exponent *out) {
+  return exponent_of(x, a, DEPTH, out) && out->z;
+}
+
 static lm_value *number(lm_chunked *x, double v) {
   return lm_emit_const(x->b, lm_type_make(LM_F32, NULL, 0), v);
 }
 
-// The sums of v through each position of a chunk.
-static lm_value *running_sum(lm_chunked *x, lm_value *v) {
+lm_value *lm_chunk_where(lm_chunked *x, lm_value *condition) {
+  lm_value *zero = number(x, 0);
+  return lm_emit_select(x->b, condition, number(x, 1), zero);
+}
+
+lm_value *lm_chunk_number_of_zeros(lm_chunked *x, lm_value *kept) {
+  lm_value *one = number(x, 1);
+  return lm_emit_select(x->b, kept, number(x, 0), one);
+}
+
+lm_value *lm_chunk_running_sum(lm_chunked *x, lm_value *v) {
   lm_builder b = *x->b;
   v = lm_chunk_rows(x, v);
   lm_value *start = lm_emit_const(&b, lm_type_make(LM_F32, v->type.axis + 1, v->type.rank - 1), 0);
@@ -118,8 +126,7 @@ static lm_value *where(lm_chunked *x, lm_value *condition, lm_value *v) {
 
 // True from j to i if no position between them, i included, has a = 0.
 static lm_value *kept_between(lm_chunked *x, lm_value *kept) {
-  lm_value *one = number(x, 1);
-  lm_value *zeros = running_sum(x, lm_emit_select(x->b, kept, number(x, 0), one));
+  lm_value *zeros = lm_chunk_running_sum(x, lm_chunk_number_of_zeros(x, kept));
   return lm_chunk_emit2(x->b, LM_OP_EQ, zeros, lm_chunk_at_j(x, zeros));
 }
 
@@ -128,8 +135,8 @@ static lm_value *bounded(lm_chunked *x, lm_value *z) {
   return lm_emit_select(x->b, lm_emit2(x->b, LM_OP_LT, z, least), least, z);
 }
 
-static void decays_by_sums(lm_chunked *x, const exponent *e) {
-  lm_value *sums = running_sum(x, bounded(x, e->z));
+static void decays_by_sums(lm_chunked *x, const lm_chunk_exponent *e) {
+  lm_value *sums = lm_chunk_running_sum(x, bounded(x, e->z));
   lm_value *z = lm_chunk_emit2(x->b, LM_OP_SUB, sums, lm_chunk_at_j(x, sums));
   lm_value *i = lm_chunk_positions(x, x->i);
   lm_value *known = lm_chunk_emit2(x->b, LM_OP_GE, i, lm_chunk_positions(x, x->j));
@@ -141,10 +148,10 @@ static void decays_by_sums(lm_chunked *x, const exponent *e) {
 }
 
 void lm_chunk_decays(lm_chunked *x) {
-  exponent e = {0};
+  lm_chunk_exponent e = {0};
   lm_value *a = lm_chunk_rows(x, x->of->a);
   bool rounds = x->of->dtype != LM_F32 && !is_read(x->of, false) && !x->of->keyed;
-  bool sums = rounds && exponent_of(x, x->of->a, DEPTH, &e) && e.z;
+  bool sums = rounds && lm_chunk_exponent_of(x, x->of->a, &e);
   if (sums)
     decays_by_sums(x, &e);
   if (sums || x->of->keyed)

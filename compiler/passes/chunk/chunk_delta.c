@@ -26,7 +26,12 @@
 static lm_value *substituted(lm_chunked *x, lm_value *a) {
   lm_builder b = *x->b;
   lm_axis m = lm_axis_add(b.m, b.m->axes[x->i].name, lm_axis_size(b.m, x->i), 0);
-  lm_attr to_m = {.axes = {x->j}, .n_axes = 1, .to = {m}, .n_to = 1};
+  lm_attr to_m = {
+      .axes = {x->j},
+      .n_axes = 1,
+      .to = {m},
+      .n_to = 1,
+  };
   lm_type row = lm_type_make(LM_INT, &x->i, 1);
   a = lm_emit(&b, LM_OP_RENAME, &a, 1, &to_m, NULL);
   a = lm_chunk_front(x, a, &x->i, 1);
@@ -61,12 +66,31 @@ static lm_value *inverse(lm_chunked *x, lm_value *a) {
 
 // The type of r in a chunk: the axes of the state without n, and j before those of p.
 static lm_type type_of_r(const lm_chunked *x, lm_type h) {
-  lm_type t = {.dtype = LM_F32};
+  lm_type t = {
+      .dtype = LM_F32,
+  };
   const lm_chunk *of = x->of;
   for (int i = 0; i < h.rank; i++)
     if (lm_type_find(of->n, h.axis[i]) < 0 && lm_type_find(of->p, h.axis[i]) < 0)
       t.axis[t.rank++] = h.axis[i];
   t.axis[t.rank++] = x->j;
+  for (int i = 0; i < of->p.rank; i++)
+    t.axis[t.rank++] = of->p.axis[i];
+  return t;
+}
+
+// The type of the state in the loop: p behind n, as a kernel holds it (pass chain_kernels).
+static lm_type type_of_h(const lm_chunked *x) {
+  lm_type h = x->of->lift.scan->in[0]->type;
+  lm_type t = {
+      .dtype = LM_F32,
+  };
+  const lm_chunk *of = x->of;
+  for (int i = 0; i < h.rank; i++)
+    if (lm_type_find(of->n, h.axis[i]) < 0 && lm_type_find(of->p, h.axis[i]) < 0)
+      t.axis[t.rank++] = h.axis[i];
+  for (int i = 0; i < of->n.rank; i++)
+    t.axis[t.rank++] = of->n.axis[i];
   for (int i = 0; i < of->p.rank; i++)
     t.axis[t.rank++] = of->p.axis[i];
   return t;
@@ -94,13 +118,16 @@ typedef struct chained {
 } chained;
 
 static lm_value *element(lm_builder *b, lm_value *v, lm_value *index) {
-  lm_attr first = {.imm = {0, 1}, .n_imm = 2};
+  lm_attr first = {
+      .imm = {0, 1},
+      .n_imm = 2,
+  };
   return lm_emit(b, LM_OP_AT, (lm_value *[]){v, index}, 2, &first, NULL);
 }
 
 static chained run(lm_chunked *x, const chain *d) {
   lm_builder *b = x->b;
-  lm_value *h0 = x->of->lift.scan->in[0];
+  lm_value *h0 = lm_widen_to(b, x->of->lift.scan->in[0], type_of_h(x));
   lm_type j = lm_type_make(LM_F32, &x->j, 1);
   lm_type r_type = type_of_r(x, h0->type);
   lm_op *loop = lm_loop_begin(b, lm_axis_size(b->m, x->chunk), x->chunk, &h0, 1);
@@ -117,7 +144,12 @@ static chained run(lm_chunked *x, const chain *d) {
   next = lm_emit2(b, LM_OP_ADD, next, lm_widen_to(b, update, h->type));
   h = lm_emit_cast(b, h, x->of->dtype);
   lm_loop_end(b, loop, &next, 1, (lm_value *[]){h, r}, 2);
-  return (chained){loop->out[0], loop->out[1], loop->out[2]};
+  lm_value *last = lm_widen_to(b, loop->out[0], x->of->lift.scan->in[0]->type);
+  return (chained){
+      .last = last,
+      .states = loop->out[1],
+      .r = loop->out[2],
+  };
 }
 
 // The chain whose derivative is that of d, where h and r have the values of `value`: its factors
@@ -176,6 +208,15 @@ static lm_value *scaled(lm_chunked *x, lm_value *factor, lm_value *v) {
   return lm_emit2(x->b, LM_OP_MUL, factor, v);
 }
 
+// What u adds to the state after each chunk.
+static lm_value *added(lm_chunked *x) {
+  lm_value *k = scaled(x, x->rest, x->k);
+  lm_value *sum = lm_chunk_dot(x, k, x->u, lm_type_make(LM_F32, &x->j, 1), false);
+  lm_type t = behind_chunk(x, type_of_h(x));
+  t.dtype = (uint8_t)x->of->dtype;
+  return lm_widen_to(x->b, sum, t);
+}
+
 lm_value *lm_chunk_delta(lm_chunked *x) {
   lm_builder *b = x->b;
   const lm_chunk *of = x->of;
@@ -199,7 +240,7 @@ lm_value *lm_chunk_delta(lm_chunked *x) {
   d.from = lm_chunk_front(x, lm_chunk_at_j(x, from), &x->chunk, 1);
   d.w = lm_emit_cast(b, w, of->dtype);
   d.whole = lm_chunk_front(x, x->whole, &x->chunk, 1);
-  d.added = scale ? NULL : lm_chunk_added(x);
+  d.added = scale ? NULL : added(x);
   chained c = chain_run(x, &d);
   x->states = c.states;
   *(scale ? &x->u : &x->delta) = c.r;

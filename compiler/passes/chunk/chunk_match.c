@@ -414,7 +414,7 @@ static void axes_restrict(match *s, lm_value *x) {
 static lm_dtype dtype_of(const lm_chunk *c) {
   lm_dtype t = (lm_dtype)c->read[0].c->type.dtype;
   for (int i = 0; i < c->n_reads; i++)
-    if (c->keyed || !c->read[i].rounded || c->read[i].c->type.dtype != t)
+    if (!c->read[i].rounded || c->read[i].c->type.dtype != t)
       return LM_F32;
   return t;
 }

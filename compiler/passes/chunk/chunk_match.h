@@ -27,8 +27,7 @@ typedef struct lm_chunk_read {
 
 typedef struct lm_chunk {
   lm_scan_lift lift;
-  lm_dtype dtype;      // of factors of GEMMs: bf16 or f16 if all reads round to it, else f32;
-                       // f32 if keyed
+  lm_dtype dtype;      // of factors of GEMMs: bf16 or f16 if all reads round to it, else f32
   lm_type n, p;        // the axes that reads sum over, and those that a, k and every c lack
   lm_value *a;         // lacks p, and n unless keyed
   bool keyed;          // a has n

@@ -18,8 +18,8 @@
 // linear attention with a decay for each head. The state of size p * n is passed from chunk to
 // chunk only; all else is GEMMs and elementwise operations. `grad` differentiates the result. The
 // scan is recognized by chunk_match.c; chunk_decay.c computes decays, chunk_weights.c also those
-// that differ along n, as in gated linear attention; chunk_delta.c handles the delta rule, as in
-// DeltaNet and RWKV-7.
+// that differ along n, as in gated linear attention, and chunk_bounded.c those with a bound;
+// chunk_delta.c handles the delta rule, as in DeltaNet and RWKV-7.
 //
 // Where all reads round the state to bf16, factors and results of GEMMs are bf16, so that tensor
 // cores multiply them; the result of c and k is f32. States are passed on in f32. The
@@ -31,10 +31,10 @@
 // its own decay and chunks would take C times the operations of the scan; results that need the
 // state itself; updates that depend on two reads, or on one in another way than linearly; lengths
 // without a divisor from 16 to 64 (128 if reads round), or from 8 to 16 if chunks are short (to 64
-// with the delta rule on a GPU: longer ones read fewer states and invert larger matrices); scans
-// that are faster by the cost model (chunk_cost.c), unless the pass is forced: small states, and on
-// a CPU short chunks; lengths that are known at run time only, as in prefill, where the scan stays.
-// Cost: memory for C numbers for each position and head.
+// with the delta rule on a GPU, or with a bound of a: longer ones read fewer states and invert
+// larger matrices); scans that are faster by the cost model (chunk_cost.c), unless the pass is
+// forced: small states, and on a CPU short chunks; lengths that are known at run time only, as in
+// prefill, where the scan stays. Cost: memory for C numbers for each position and head.
 #include <string.h>
 #include "compiler/ops/widen.h"
 #include "compiler/passes/chunk/chunk.h"
@@ -143,7 +143,7 @@ static lm_value *earlier(lm_chunked *x, const lm_chunk_read *r) {
   lm_type n = x->of->n;
   lm_value *c = lm_chunk_of(x, r->c);
   lm_value *q = r->inclusive ? x->now : x->before;
-  lm_value *y = x->of->keyed ? lm_chunk_emit2(x->b, LM_OP_MUL, c, q) : c;
+  lm_value *y = x->of->keyed ? lm_chunk_emit2(x->b, LM_OP_MUL, lm_chunk_f32(x, c), q) : c;
   y = lm_chunk_later(x, lm_emit_cast(x->b, y, x->of->dtype));
   y = all_chunks(x, lm_chunk_dot(x, y, x->states, n, false));
   if (x->by_position)
@@ -200,6 +200,9 @@ static bool is_short(const lm_chunk *c) {
 }
 
 static int64_t most_positions(const lm_chunk *of, bool gpu) {
+  int64_t bounded = lm_chunk_bounded(of);
+  if (gpu && of->keyed && bounded > SHORT)
+    return bounded < DELTA ? bounded : DELTA;
   if (is_short(of))
     return gpu && !of->keyed ? DELTA : SHORT;
   return of->dtype == LM_F32 ? POSITIONS : LONG;

@@ -3,31 +3,13 @@
 // If a lacks n, the weights are a GEMM over n times the decay from j to i. If a has n, a scan
 // carries k with its decay, for each j, and sums over n at each position. A GEMM would need
 // the decay from j to i as a factor of i times one of j, of which one is not bounded (Yang
-// et al. 2023, "Gated Linear Attention", section 4.3); chunks are therefore short.
+// et al. 2023, "Gated Linear Attention", section 4.3) unless a is (chunk_bounded.c); chunks are
+// therefore short.
 #include <string.h>
 #include "compiler/ops/widen.h"
 #include "compiler/passes/chunk/chunk.h"
 
-lm_value *lm_chunk_unit(lm_builder *b, lm_axis j, lm_value *index) {
-  lm_type row = lm_type_make(LM_INT, &j, 1);
-  lm_type scalar = lm_type_make(LM_F32, NULL, 0);
-  lm_value *same = lm_emit2(b, LM_OP_EQ, lm_emit(b, LM_OP_IOTA, NULL, 0, NULL, &row), index);
-  lm_value *zero = lm_emit_const(b, scalar, 0);
-  return lm_emit_select(b, same, lm_emit_const(b, scalar, 1), zero);
-}
-
 // ---- a lacks n
-
-lm_value *lm_chunk_rows_last(lm_chunked *x, lm_value *v) {
-  lm_axis last[LM_RANK];
-  int rank = 0;
-  for (int i = 0; i < v->type.rank; i++)
-    if (v->type.axis[i] != x->i && v->type.axis[i] != x->j)
-      last[rank++] = v->type.axis[i];
-  last[rank++] = x->i;
-  last[rank++] = x->j;
-  return lm_emit_permute(x->b, v, last, rank);
-}
 
 // v with j and n last, so that j is the innermost axis of a GEMM's result. If v has an axis that c
 // lacks, it would be that axis, and the GEMM would have few columns.
@@ -99,7 +81,7 @@ static void weights_by_scan(lm_chunked *x) {
   lm_value *c[LM_CHUNK_READS];
   lm_value *start[2];
   for (int r = 0; r < of->n_reads; r++)
-    c[r] = lm_chunk_rows(x, of->read[r].c);
+    c[r] = lm_chunk_f32(x, lm_chunk_rows(x, of->read[r].c));
   for (int k = 0; k < n_keys; k++)
     start[k] = lm_emit_const(&b, carry_type(x, a, key[k]), 0);
   lm_op *scan = lm_scan_begin(&b, x->i, false, start, (uint32_t)n_keys);
@@ -128,5 +110,10 @@ static void weights_by_scan(lm_chunked *x) {
 }
 
 void lm_chunk_weights(lm_chunked *x) {
-  x->of->keyed ? weights_by_scan(x) : weights_by_gemm(x);
+  if (!x->of->keyed)
+    weights_by_gemm(x);
+  else if (lm_axis_size(x->b->m, x->i) <= lm_chunk_bounded(x->of))
+    lm_chunk_weights_bounded(x);
+  else
+    weights_by_scan(x);
 }

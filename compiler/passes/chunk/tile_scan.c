@@ -33,12 +33,22 @@ static int64_t tile_of(int64_t n) {
 }
 
 static lm_value *tiled(lm_builder *b, lm_value *x, lm_axis t, lm_axis tile, lm_axis p) {
-  lm_attr a = {.axes = {t}, .n_axes = 1, .to = {tile, p}, .n_to = 2};
+  lm_attr a = {
+      .axes = {t},
+      .n_axes = 1,
+      .to = {tile, p},
+      .n_to = 2,
+  };
   return lm_emit(b, LM_OP_VIEW, &x, 1, &a, NULL);
 }
 
 static lm_value *whole(lm_builder *b, lm_value *x, lm_axis t, lm_axis tile, lm_axis p) {
-  lm_attr a = {.axes = {tile, p}, .n_axes = 2, .to = {t}, .n_to = 1};
+  lm_attr a = {
+      .axes = {tile, p},
+      .n_axes = 2,
+      .to = {t},
+      .n_to = 1,
+  };
   return lm_emit(b, LM_OP_VIEW, &x, 1, &a, NULL);
 }
 
@@ -49,7 +59,10 @@ static lm_op *tile_scan(lm_builder *b, const lm_op *scan, lm_value *const *carry
   uint32_t n = lm_scan_carries(scan);
   lm_value **in = LM_NEW_N(m->arena, lm_value *, scan->n_in + 1);
   for (uint32_t i = n; i < scan->n_in; i++) {
-    lm_attr element = {.imm = {0, 1}, .n_imm = 2};
+    lm_attr element = {
+        .imm = {0, 1},
+        .n_imm = 2,
+    };
     in[i] = !lm_scan_operand_is_slice(scan, i)
                 ? scan->in[i]
                 : lm_emit(b, LM_OP_AT, (lm_value *[]){views[i], index}, 2, &element, NULL);

@@ -31,12 +31,17 @@ static bool is_reversed(const lm_op *loop) {
 
 // True if op reads the element of an outer value at the loop's position, along the loop's axis.
 static bool is_slice(const lm_op *loop, const lm_op *op) {
-  int64_t last = loop->attr.imm[0] - 1;
   bool reversed = is_reversed(loop);
+  int64_t first = reversed ? loop->attr.imm[0] - 1 : 0;
+  int64_t step = reversed ? -1 : 1;
+  if (op->code != LM_OP_AT || op->in[1] != loop->body->args[0])
+    return false;
   lm_type t = op->in[0]->type;
-  return op->code == LM_OP_AT && op->in[1] == loop->body->args[0] &&
-         op->in[0]->region != loop->body && t.rank && t.axis[0] == loop->attr.axes[0] &&
-         op->attr.imm[0] == (reversed ? last : 0) && op->attr.imm[1] == (reversed ? -1 : 1);
+  if (op->in[0]->region == loop->body || !t.rank)
+    return false;
+  if (t.axis[0] != loop->attr.axes[0])
+    return false;
+  return op->attr.imm[0] == first && op->attr.imm[1] == step;
 }
 
 static bool is_plain(const lm_op *op) {
@@ -136,7 +141,12 @@ bool lm_pass_chain_kernels(lm_module *m, const lm_pass_env *env) {
   for (lm_func *f = m->funcs; f; f = f->next) {
     uint32_t n = m->n_values;
     lm_value **map = lm_calloc((size_t)n + 1, sizeof *map);
-    region_visit(&(chainer){m, env, map}, f->body);
+    chainer c = {
+        .m = m,
+        .env = env,
+        .map = map,
+    };
+    region_visit(&c, f->body);
     lm_func_substitute(f, map, n);
     lm_free(map);
   }
