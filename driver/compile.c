@@ -208,6 +208,8 @@ void lm_pass_names_note(const lm_events *e, const char *option, const char *name
 static void watch(void *user, const char *pass, bool after, const lm_module *m) {
   if (after)
     lm_dump_pass(user, pass, m);
+  else if (lm_pass_changes_stage(lm_pass_find(pass)))
+    lm_dump_stage_end(user, m);
 }
 
 static lm_status variant_apply(const lm_project *p, const lm_variant *v, lm_target *target,
@@ -252,6 +254,7 @@ static lm_status passes_run(const lm_project *p, lm_plan_options *o, lm_compiled
                      .gradients_alone = true,
                      .updates_alike = updates_alike,
                      .lowered = c->lowered,
+                     .verify_each = dump && dump->after,
                      .watch = dump ? watch : NULL,
                      .user = dump};
   LM_TRY(variant_apply(p, &c->spec.variant, &o->target, &env));
@@ -260,6 +263,8 @@ static lm_status passes_run(const lm_project *p, lm_plan_options *o, lm_compiled
   LM_TRY(lm_verdict(p->ctx));
   if (!ok)
     return lm_fail(LM_BUG_STATUS, "a pass failed without saying why");
+  if (dump)
+    lm_dump_stage_end(dump, c->lowered->m);
   c->recomputed = recompute.chosen;
   c->offloaded = recompute.offloaded;
   analyses_take(c);

@@ -1,4 +1,4 @@
-// pass.h - passes over a module, and the runner that verifies the module after each.
+// pass.h - passes over a module, and the runner that verifies its results.
 #ifndef LM_PASS_H
 #define LM_PASS_H
 #include "compiler/ir/ir.h"
@@ -34,6 +34,7 @@ typedef struct lm_pass_env {
   // side in a block; optional: it does.
   bool (*updates_alike)(const void *lowered, lm_sym path, lm_sym other);
   const void *lowered;
+  bool verify_each; // lm_pipeline_run verifies the module after each pass
   // Called before and after each pass; optional.
   void (*watch)(void *user, const char *pass, bool after, const lm_module *m);
   void *user;
@@ -62,6 +63,7 @@ extern const lm_pass lm_passes[];
 extern const int lm_n_passes;
 extern const char *const lm_pipeline[];        // from graph to kernel, in order; NULL at the end
 const lm_pass *lm_pass_find(const char *name); // NULL if there is none
+bool lm_pass_changes_stage(const lm_pass *pass);
 // The pass named by n bytes, by its present or its former name. LM_USER, with the nearest name, if
 // there is none.
 lm_status lm_pass_named(const char *name, size_t n, const lm_pass **out);
@@ -79,7 +81,9 @@ lm_status lm_pass_run_list(lm_module *m, const char *names, const lm_pass_env *e
 lm_status lm_pass_disable(lm_arena *a, const char *names, lm_pass_env *env);
 // Forces the passes of a comma-separated list, in the same way. LM_USER also for a disabled pass.
 lm_status lm_pass_force(lm_arena *a, const char *names, lm_pass_env *env);
-// Runs the passes of lm_pipeline up to `stage`. False if a pass reported errors.
+// Runs the passes of lm_pipeline up to `stage`, and verifies the module at the end of each stage;
+// after each pass with `verify_each`, and in builds with LM_VERIFY_EACH (sanitizers, CMake's type
+// Debug). False if a pass reported errors.
 bool lm_pipeline_run(lm_module *m, lm_stage stage, const lm_pass_env *env);
 
 // ---- pass_env.c

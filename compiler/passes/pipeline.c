@@ -109,17 +109,22 @@ static void verify_after(const lm_module *m, const lm_pass *pass) {
   lm_buf_free(&why);
 }
 
-bool lm_pass_run(lm_module *m, const lm_pass *pass, const lm_pass_env *env) {
+static bool run_one(lm_module *m, const lm_pass *pass, bool verifies, const lm_pass_env *env) {
   if (env->watch)
     env->watch(env->user, pass->name, false, m);
   if (!pass->run(m, env))
     return false;
   if (pass->after != LM_STAGES && m->stage != pass->after)
     LM_BUG("pass %s left stage %d", pass->name, m->stage);
-  verify_after(m, pass);
+  if (verifies)
+    verify_after(m, pass);
   if (env->watch)
     env->watch(env->user, pass->name, true, m);
   return true;
+}
+
+bool lm_pass_run(lm_module *m, const lm_pass *pass, const lm_pass_env *env) {
+  return run_one(m, pass, true, env);
 }
 
 static bool fits(const lm_module *m, const lm_pass *pass) {
@@ -222,8 +227,25 @@ lm_status lm_pass_force(lm_arena *a, const char *names, lm_pass_env *env) {
 
 // ---- the pipeline
 
-static bool changes_stage(const lm_pass *pass) {
+bool lm_pass_changes_stage(const lm_pass *pass) {
   return pass->after != LM_STAGES && pass->after != pass->before;
+}
+
+// True if the pipeline verifies the module after each pass, and not only at the end of a stage: a
+// sixth of the instructions that planning takes.
+static bool verifies_each(const lm_pass_env *env) {
+#ifdef LM_VERIFY_EACH
+  return true;
+#else
+  return env->verify_each;
+#endif
+}
+
+static void verify_end(const lm_module *m) {
+  lm_buf why = {0};
+  if (!lm_module_verify(m, &why))
+    LM_BUG("after the last pass (`lmc compile FILE --print-after=all` finds the pass):\n%s", why.p);
+  lm_buf_free(&why);
 }
 
 // A pass of a later stage than `stage` ends the run. Passes of another stage than the module's are
@@ -233,10 +255,11 @@ bool lm_pipeline_run(lm_module *m, lm_stage stage, const lm_pass_env *env) {
     const lm_pass *pass = lm_pass_find(lm_pipeline[i]);
     if (pass->after != LM_STAGES && pass->after > stage)
       break;
-    if (!fits(m, pass) || (!changes_stage(pass) && lm_pass_is_off(env, pass->name)))
+    if (!fits(m, pass) || (!lm_pass_changes_stage(pass) && lm_pass_is_off(env, pass->name)))
       continue;
-    if (!lm_pass_run(m, pass, env))
+    if (!run_one(m, pass, verifies_each(env) || lm_pass_changes_stage(pass), env))
       return false;
   }
+  verify_end(m);
   return true;
 }

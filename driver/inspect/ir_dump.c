@@ -40,6 +40,9 @@ void lm_dump_pass(lm_dump *d, const char *pass, const lm_module *m) {
   d->n_passes++;
   if (d->after && (!strcmp(d->after, "all") || !strcmp(d->after, pass)))
     print_after(d, pass, m);
+}
+
+void lm_dump_stage_end(lm_dump *d, const lm_module *m) {
   if (d->dir && !d->failed)
     d->failed = lm_dump_stage(d->dir, m);
 }

@@ -16,6 +16,7 @@ typedef struct lm_dump {
 // pass: its name, "all", or NULL. LM_USER if there is no such pass.
 lm_status lm_dump_after(lm_dump *d, const char *pass);
 void lm_dump_pass(lm_dump *d, const char *pass, const lm_module *m); // after each pass
+void lm_dump_stage_end(lm_dump *d, const lm_module *m);              // before the next stage
 lm_status lm_dump_stage(const char *dir, const lm_module *m);        // writes STAGE.lmir
 // Reads and verifies a module's text. LM_USER without text: the errors are diagnostics.
 lm_status lm_module_read(lm_ctx *ctx, const char *path, lm_module **out);
