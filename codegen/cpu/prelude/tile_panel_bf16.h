@@ -42,22 +42,40 @@ static __attribute__((noinline)) void lm_pairs_edge(int width, const uint16_t *f
   }
 }
 
-// Sixteen pairs of neighbouring rows (columns), `second` elements apart.
-LM_INLINE lm_pair_lanes lm_pairs_load(const uint16_t *from, int64_t second) {
-  lm_pair_lanes x = __builtin_convertvector(*(const lm_bf16_lanes *)from, lm_pair_lanes);
-  lm_pair_lanes y = __builtin_convertvector(*(const lm_bf16_lanes *)(from + second), lm_pair_lanes);
+// The first `count` of 16 elements, at least one; zeros follow.
+LM_INLINE lm_bf16_lanes lm_pairs_some(const uint16_t *from, int64_t count) {
+  lm_bf16_lanes x = {0};
+  if (count >= 16)
+    return *(const lm_bf16_lanes *)from;
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+  __asm__("vmovdqu16 %1, %0 %{%2%}%{z%}"
+          : "=v"(x)
+          : "m"(*(const lm_bf16_lanes *)from), "Yk"((uint32_t)(1 << count) - 1));
+#else
+  __builtin_memcpy(&x, from, 2 * (uint64_t)count);
+#endif
+  return x;
+}
+
+// Sixteen pairs of neighbouring rows (columns), of which `count` are read; `second` elements apart.
+LM_INLINE lm_pair_lanes lm_pairs_load(const uint16_t *from, int64_t second, int64_t count) {
+  lm_pair_lanes x = __builtin_convertvector(lm_pairs_some(from, count), lm_pair_lanes);
+  lm_pair_lanes y = __builtin_convertvector(lm_pairs_some(from + second, count), lm_pair_lanes);
   return x | y << 16;
 }
 
-// The pairs of one k of `count` panels, which are `size` apart; both counts are constants. Sixteen
-// pairs are written as a whole, also beyond the width of a panel, unless `exact`.
-LM_INLINE void lm_pairs_put(int width, int count, int exact, const uint16_t *from, int64_t second,
-                            int64_t size, uint16_t *to) {
+// The pairs of one k of `panels` panels, a constant, which are `size` apart. Sixteen pairs are
+// written as a whole, also beyond the width of a panel, unless `exact`.
+LM_INLINE void lm_pairs_put(int width, int panels, int exact, const uint16_t *from, int64_t second,
+                            int64_t count_mn, int64_t size, uint16_t *to) {
   LM_UNROLL(4)
-  for (int p = 0; p < count; p++)
+  for (int p = 0; p < panels; p++)
     LM_UNROLL(2)
   for (int i = 0; i < width; i += 16) {
-    lm_pair_lanes x = lm_pairs_load(from + p * width + i, second);
+    const int64_t left = count_mn - p * width - i;
+    lm_pair_lanes x = {0};
+    if (left > 0)
+      x = lm_pairs_load(from + p * width + i, second, left);
     uint16_t *at = to + p * size + 2 * i;
     if (exact && width - i < 16)
       __builtin_memcpy(at, &x, 4 * (uint64_t)(width - i));
@@ -66,31 +84,44 @@ LM_INLINE void lm_pairs_put(int width, int count, int exact, const uint16_t *fro
   }
 }
 
-// `count` panels whose rows (columns) have unit stride; k has `stride`.
-LM_INLINE void lm_pairs_panels(int width, int count, const uint16_t *from, int64_t stride,
-                               int64_t n, uint16_t *to) {
-  const int64_t size = (n + n % 2) * width;
-  int64_t k = 0;
-  for (; k + 2 < n; k += 2)
-    lm_pairs_put(width, count, 0, from + k * stride, stride, size, to + k * width);
-  if (k + 2 == n)
-    lm_pairs_put(width, count, 1, from + k * stride, stride, size, to + k * width);
-  for (int p = 0; p < count && k + 1 == n; p++)
-    lm_pairs_edge(width, from + k * stride + p * width, 1, stride, 1, width,
-                  to + p * size + k * width);
+enum {
+  LM_PACK_AHEAD = 16 // elements along k: the distance of prefetches
+};
+
+// Two elements along k of all panels, which hold `depth`: four panels at a time, as far as they can
+// be read as a whole.
+LM_INLINE void lm_pairs_row(int width, int exact, const uint16_t *from, int64_t second,
+                            int64_t count_mn, int64_t depth, uint16_t *to) {
+  const int64_t read = (width + 15) / 16 * 16 - width; // beyond a panel
+  const int64_t size = width * depth;
+  int64_t i = 0;
+  for (; i + 4 * width + read <= count_mn; i += 4 * width) {
+    LM_UNROLL(4)
+    for (int j = 0; j < 4 * width; j += 32) {
+      __builtin_prefetch(from + i + j + LM_PACK_AHEAD * second, 0, 2);
+      __builtin_prefetch(from + i + j + (LM_PACK_AHEAD + 1) * second, 0, 2);
+    }
+    lm_pairs_put(width, 4, exact, from + i, second, 4 * width + read, size, to + i * depth);
+  }
+  for (; i < count_mn; i += width)
+    lm_pairs_put(width, 1, exact, from + i, second, count_mn - i, size, to + i * depth);
 }
 
+// Rows (columns) have unit stride; k has `stride`. All panels are written together, so that each k
+// is read in the order of memory. Pairs that are written beyond the width belong to the next k of
+// their panel, which follows; at the end of a panel only its own pairs are written.
 LM_INLINE void lm_pairs_pack(int width, const uint16_t *from, int64_t stride, int64_t n,
                              int64_t count_mn, float *panels) {
   uint16_t *to = (uint16_t *)panels;
-  const int64_t size = n + n % 2, read = (width + 15) / 16 * 16 - width; // beyond a panel
-  int64_t i = 0;
-  for (; i + 4 * width + read <= count_mn; i += 4 * width)
-    lm_pairs_panels(width, 4, from + i, stride, n, to + i * size);
-  for (; i + width + read <= count_mn; i += width)
-    lm_pairs_panels(width, 1, from + i, stride, n, to + i * size);
-  for (; i < count_mn; i += width)
-    lm_pairs_edge(width, from + i, 1, stride, n, count_mn - i, to + i * size);
+  const int64_t depth = n + n % 2;
+  int64_t k = 0;
+  for (; k + 1 < n && (n - k) / 2 * width >= 16; k += 2)
+    lm_pairs_row(width, 0, from + k * stride, stride, count_mn, depth, to + k * width);
+  for (; k + 1 < n; k += 2)
+    lm_pairs_row(width, 1, from + k * stride, stride, count_mn, depth, to + k * width);
+  for (int64_t i = 0; k < n && i < count_mn; i += width)
+    lm_pairs_edge(width, from + k * stride + i, 1, stride, 1, count_mn - i,
+                  to + i * depth + k * width);
 }
 
 // k has unit stride, rows (columns) have `stride`: blocks of four by four pairs are transposed, the
