@@ -2,6 +2,7 @@
 // emulated, against the interpreter: loss and derivatives, odd sizes, masks, scores, grouped heads;
 // and all of it compiles for such a processor. With LM_TEST_AMX in the environment, by the
 // instructions themselves (tests/emulate).
+// Build: plain
 #include "tests/codegen/cache.h"
 #include <unistd.h>
 

@@ -1,5 +1,6 @@
 // attend_grad_test.c - the pass `attend` preserves the loss, and its derivative is the derivative
 // of the loss.
+// Build: plain
 #include "compiler/plan/planner.h"
 #include "tests/attend/cases.h"
 #include "tests/numeric/grad_check.h"

@@ -1,5 +1,6 @@
 // attend_kernel_test.c - attention on the CPU against the interpreter: loss and derivatives, odd
 // sizes, f32 and bf16.
+// Build: plain
 #include "tests/codegen/cache.h" // defines _GNU_SOURCE, so it comes first
 #include "tests/attend/cases.h"
 #include <unistd.h>

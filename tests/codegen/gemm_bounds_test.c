@@ -2,6 +2,7 @@
 // between the rows of C: matrices of one element more and one less than the tiles of every
 // processor, in memory that ends where the matrix ends (guarded.h); the results against a loop in
 // double. Also for AMX and BFMMLA, emulated.
+// Build: plain
 #include "tests/codegen/cache.h"
 
 #include <math.h>

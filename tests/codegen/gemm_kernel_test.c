@@ -4,6 +4,7 @@
 // number of them; and few rows with columns or k known only at run time. bf16 also for AMX and for
 // BFMMLA of aarch64, emulated; on a processor with BFMMLA or AVX512-BF16, the instruction gives the
 // bits of its emulation. With LM_TEST_BRIEF in the environment, a quarter of the cases.
+// Build: plain
 #include "tests/codegen/cache.h"
 
 #include <math.h>

@@ -1,5 +1,6 @@
 // kernel_test.c - every operation, and the groups of operations of language models, as generated
 // kernels against the interpreter. Sizes are odd unless a case needs otherwise.
+// Build: plain
 #include "tests/codegen/cache.h"
 #include "tests/codegen/run.h"
 

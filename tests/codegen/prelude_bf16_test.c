@@ -1,5 +1,6 @@
 // prelude_bf16_test.c - rows rounded to bf16 by the instructions of AVX512-BF16 equal the results
 // of lm_bf16_round, which every other processor uses.
+// Build: plain
 #include "codegen/common/prelude/inline.h"
 #include "codegen/common/prelude/types.h"
 #include "codegen/cpu/prelude/compiler.h"

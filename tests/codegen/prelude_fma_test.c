@@ -1,4 +1,5 @@
 // prelude_fma_test.c - prelude_test.c compiled for a processor with fused multiply-add.
+// Build: plain
 #define main prelude_main
 #include "tests/codegen/prelude_test.c"
 #undef main

@@ -1,5 +1,6 @@
 // prelude_test.c - the functions of the kernels' prelude against libm in double, over dense ranges
 // and at the limits.
+// Build: both
 #include <math.h>
 #include <stdio.h>
 #include "codegen/common/prelude/inline.h"

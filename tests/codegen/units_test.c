@@ -1,5 +1,6 @@
 // units_test.c - a kernel gives the same bits with any other kernels in its translation
 // unit: alone, beside all others, and beside some in another order, under each installed compiler.
+// Build: plain
 #include "tests/codegen/cache.h"
 #include "runtime/cpu/process.h"
 #include "tests/codegen/run.h"

@@ -4,6 +4,7 @@
 // also where float64 sums of exp2 reach the random number's share, and the weights are compared
 // with exp2. Without one of the kernels' barriers, or with additions that are not atomic, the
 // emulator must report it or the token must differ.
+// Build: plain
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,6 +5,7 @@
 // "" selects all shapes, which takes minutes.
 //
 // Prints that it is skipped if there is no NVRTC.
+// Build: plain
 #include "tests/cuda/nvrtc.h"
 
 #include "codegen/cuda/cuda.h"

@@ -1,5 +1,6 @@
 // nvrtc_builtin_test.c - the runtime's own kernels for every architecture. Prints that it is
 // skipped if there is no NVRTC.
+// Build: plain
 #include "tests/cuda/nvrtc.h" // asks the system for memmem, too
 
 #include "codegen/cuda/cuda.h"

@@ -3,6 +3,7 @@
 // five times differ by four applications to each element of a vector.
 //
 // Prints that it is skipped if there is no NVRTC.
+// Build: plain
 #include "tests/cuda/nvrtc.h"
 
 #include <elf.h>

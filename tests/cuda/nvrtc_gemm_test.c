@@ -3,6 +3,7 @@
 // serialized. Prints the resources of each.
 //
 // Prints that it is skipped if there is no NVRTC.
+// Build: plain
 #include "tests/cuda/nvrtc.h"
 
 #include "tests/cuda/gemm_case.h"

@@ -1,6 +1,7 @@
 // nvrtc_test.c - every kernel of tests/ir/llama.lmir as a training step, and of small programs of
 // each form, for every architecture; the second time from the cache. Prints that it is skipped if
 // there is no NVRTC.
+// Build: plain
 #include "tests/cuda/nvrtc.h"
 
 #include "codegen/cuda/cuda.h"

@@ -1,6 +1,7 @@
 // simt_attend_split_test.c - attention of one query under the shim, against the interpreter: chunks
 // that are full, in part and beyond the positions in use; heads that share keys, in one block and
 // in several; masks, biases, queries without visible keys; equal bits for other capacities.
+// Build: plain
 #include "tests/codegen/cache.h" // asks the system for nftw, so before all others
 #include "tests/cuda/simt_run.h"
 #include "tests/cuda/chosen.h"

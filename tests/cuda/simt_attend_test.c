@@ -1,6 +1,7 @@
 // simt_attend_test.c - attention and its derivative as CUDA kernels under the shim, against the
 // interpreter: f32 and bf16, grouped queries, widths and lengths that are not multiples of tiles,
 // scores with biases and caps, masks with empty and full tiles.
+// Build: plain
 #include "tests/codegen/cache.h" // defines _GNU_SOURCE, so it comes first
 #include "tests/cuda/simt_run.h"
 #include "runtime/hal/tensor.h"

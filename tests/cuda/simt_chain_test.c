@@ -1,6 +1,7 @@
 // simt_chain_test.c - kernels that read and update a carry by GEMMs, under the shim against the
 // interpreter: the states of a delta rule and their cotangents, blocks of several widths, operands
 // that are read through views; forms beside the pattern, which stay loops.
+// Build: plain
 #include "tests/codegen/cache.h" // defines _GNU_SOURCE, so it comes first
 #define SIMT_ARCH "sm_90a"
 #define SIMT_UNITS 2

@@ -1,6 +1,7 @@
 // simt_few_rows_test.c - the kernels of GEMMs of at most eight rows under the shim, against the
 // interpreter: both layouts of B, sizes that end within a block, batch axes, epilogues; a row has
 // the same bits alone and among others.
+// Build: plain
 #include "tests/codegen/cache.h" // asks the system for nftw, so before all others
 #include "tests/cuda/simt_run.h"
 #include "tests/cuda/chosen.h"

@@ -2,6 +2,7 @@
 // interpreter: both layouts of B, rows, columns and k that end within a tile, several tiles of a
 // block, one step of k. And grouped GEMMs: groups of all sizes, none and all rows among them, rows
 // of no group, both layouts of the weights.
+// Build: plain
 #include "tests/codegen/cache.h" // defines _GNU_SOURCE, so it comes first
 #define SIMT_ARCH "sm_90a"
 #define SIMT_UNITS 2 // so that a block computes several tiles

@@ -1,6 +1,7 @@
 // simt_joined_test.c - gradients of weights that one launch computes, for sm_90a, under the shim
 // against the interpreter: GEMMs whose rows, columns and k end within a tile, several tiles of a
 // block, gradients in memory that are added to or overwritten, layers of a loop.
+// Build: plain
 #include "tests/codegen/cache.h" // defines _GNU_SOURCE, so it comes first
 #define SIMT_ARCH "sm_90a"
 #define SIMT_UNITS 2 // so that a block computes several tiles

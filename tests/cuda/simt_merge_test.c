@@ -2,6 +2,7 @@
 // kernels and appends to KV caches side by side, also at positions outside of the cache; GEMMs of
 // few rows that compute their operand, a norm, a gated activation or the sums of attention; steps
 // that depend on each other stay apart.
+// Build: plain
 #include "tests/codegen/cache.h" // asks the system for nftw, so before all others
 #define SIMT_ARCH "sm_90a"
 #define SIMT_UNITS 132

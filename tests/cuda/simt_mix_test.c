@@ -2,6 +2,7 @@
 // interpreter: the chunks of a linear recurrence and their derivative, heads in one block and in
 // parts of a block each, one panel of columns and two, an operand that is read through views; forms
 // beside the pattern; the width of indices.
+// Build: plain
 #include "tests/codegen/cache.h" // defines _GNU_SOURCE, so it comes first
 #define SIMT_ARCH "sm_90a"
 #define SIMT_UNITS 2

@@ -3,6 +3,7 @@
 // report it, or the results must differ. simt_attend_test and simt_gemm_test check that kernels
 // without a mistake cause no report.
 // And small kernels that race in global memory, each beside one that does not.
+// Build: plain
 #include "tests/codegen/cache.h" // defines _GNU_SOURCE, so it comes first
 #include "tests/cuda/simt_run.h"
 #include <math.h>

@@ -1,5 +1,6 @@
 // simt_route_test.c - the cases of tests/codegen/route_test.c as CUDA kernels under the shim, on a
 // GPU of one multiprocessor, whose blocks compute several tiles each.
+// Build: plain
 #include "tests/codegen/cache.h" // asks the system for nftw, so before all others
 #include "tests/cuda/simt_run.h"
 

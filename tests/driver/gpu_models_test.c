@@ -1,6 +1,7 @@
 // gpu_models_test.c - every recipe of every model of the tree has a plan for GPUs of each
 // generation, whose functions have the ports of contract/functions.def. Kernels are written but not
 // compiled, so this needs neither a GPU nor NVRTC.
+// Build: plain
 #include <glob.h>
 #include <string.h>
 

@@ -6,6 +6,7 @@
 //
 // By default one model for one architecture; with architectures, two models for each of them.
 // Prints that it is skipped if there is no NVRTC.
+// Build: plain
 #include "tests/cuda/nvrtc.h"
 
 #include <string.h>

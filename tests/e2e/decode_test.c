@@ -12,6 +12,7 @@
 // Attention with a window has its keys in a ring (pass ring_cache), which rows of many times the
 // ring's size pass around: memory and bits are the same for each capacity. A window of 10 and calls
 // of 8 leave no index of the ring to spare: 10 + 8 - 1 is one more than a multiple of 8.
+// Build: plain
 #include <glob.h>
 #include <math.h>
 #include <string.h>

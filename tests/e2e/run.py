@@ -26,20 +26,27 @@ def program(path):
     return test
 
 
-def left_out(run):
-    raise Skip("it compares numbers of code that other tests run under sanitizers")
+def part_of(module, names):
+    """Those of a file's tests that the build of --part runs: the sanitizer build runs all, unless the file has sets of names.
+    PLAIN_BUILD are tests of the plain build, BOTH_BUILDS of both; of a file with SANITIZER_BUILD, the plain build runs the others."""
+    plain, both = getattr(module, "PLAIN_BUILD", set()), getattr(module, "BOTH_BUILDS", set())
+    sanitized = getattr(module, "SANITIZER_BUILD", names - plain)
+    unknown = (plain | both | sanitized) - names
+    if unknown:
+        sys.exit(f"{module.__file__}: the sets name no test: {', '.join(sorted(unknown))}")
+    return {"plain": names - sanitized | both, "sanitized": sanitized - plain | both, None: names}[ARGS.part]
 
 
 def functions(file):
-    """(printed name, name in the source, function) of each test that is a Python function, of test_`file`.py or of all files. If a
-    file has SANITIZED, a set of names, its other tests are left out under sanitizers (--slow)."""
+    """(printed name, name in the source, function) of each test that is a Python function, of test_`file`.py or of all files."""
     for path in [p for f in FOLDERS for p in sorted(glob.glob(os.path.join(f, f"test_{file or '*'}.py")))]:
         module = importlib.import_module(os.path.basename(path)[:-3])
         own = [(n, getattr(module, n)) for n in vars(module) if n.startswith("test_")]
-        chosen = getattr(module, "SANITIZED", None) if ARGS.slow else None
-        for name, test in own + (module.cases() if hasattr(module, "cases") else []):
-            short = name.removeprefix("test_")
-            yield f"{module.__name__[5:]}.{short}", f"{module.__name__}.{name}", test if not chosen or short in chosen else left_out
+        every = [(name.removeprefix("test_"), name, test) for name, test in own + (module.cases() if hasattr(module, "cases") else [])]
+        chosen = part_of(module, {short for short, _, _ in every})
+        for short, name, test in every:
+            if short in chosen:
+                yield f"{module.__name__[5:]}.{short}", f"{module.__name__}.{name}", test
 
 
 def tests(only, programs, file):
@@ -70,17 +77,20 @@ def run(name):
             return name, "failed", f"FAIL  {name}: {traceback.format_exc() if ARGS.v else what}"
 
 
-# Tests that take more than about 6 processor seconds, the longest first. They begin before the
+# Tests that take more than about 5 processor seconds, the longest first. They begin before the
 # others, so that no processor idles while one ends.
 LONG = """
-decode_test simt_attend_test comm_test profile.ablate simt_planted_test ranks_test simt_kernel_test
-shard_models_test gpu_ranks.as_ranks_on_cpus ranks.routing nvrtc_attend_test json.keys new.new_arch
-gpu_ranks.graphs gpu.stash_operands moments.resume_gives_the_same_bytes sites.identity
-gpu_ranks.kills gpu_ranks.split_graphs interpret_test nvrtc_builtin_test fp8.ranks gpu.packing_pays
-gpu.offload levels.levels_agree gpu.scans nvrtc_test attend_kernel_test gemm_kernel_test fp8.stages
-fp8.around_stages f16.gpu gpu.same_bits gpu.epilogues gpu.optimizer_states_in_8_bits
-gpu_ranks.experts gpu_models_test kernel_test gpu.optimizers gpu_ranks.failed_message
-gpu.memory_of_the_device
+comm_test simt_attend_test profile.ablate decode_test simt_kernel_test gpu_models_test ranks_test
+shard_models_test gpu.scans ranks.routing simt_gemm_test json.keys gpu_ranks.as_ranks_on_cpus
+nvrtc_attend_test new.new_arch ranks.fewer_ranks interpret_test gpu.stash_operands
+gpu.allocation_fails scan.chunks gpu_ranks.split_graphs gpu_ranks.graphs
+moments.resume_gives_the_same_bytes simt_planted_test passes.tile_rows fp8.ranks tile_vocab_test
+sites.identity gpu.offload gemm_kernel_test ranks.context_parallel epilogue_test attend_kernel_test
+op_grad_test nvrtc_test gpu_ranks.kills gpu.packing_pays fp8.stages zero.stages levels.levels_agree
+kernel_test shard_test pipeline.as_one_process fp8.around_stages nvrtc_builtin_test gpu.same_bits
+gpu.epilogues ranks.kills recipes.files aarch64.training_bf16 dsl_bad_test ranks.ring zoo.zoo.t5
+ranks.adapters gpu.memory_of_the_device gpu_ranks.failed_message f16.gpu lookahead.zoo
+gpu.optimizers gpu.optimizer_states_in_8_bits gpu_ranks.experts
 """.split()
 
 
@@ -130,7 +140,8 @@ def arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--lmc", default=os.path.join(ROOT, "build", "lmc"), help="the command under test")
     p.add_argument("--programs", nargs="*", default=[], metavar="FILE", help="programs that are tests")
-    p.add_argument("--slow", action="store_true", help="leave out what takes long; for sanitizer builds")
+    p.add_argument("--part", choices=("plain", "sanitized"), help="only the functions that this build runs by default: see part_of")
+    p.add_argument("--slow", action="store_true", help="the command is of a sanitizer build: fewer cases, no limits of memory")
     p.add_argument("--nightly", action="store_true", help="every case of the tests that run only some of their cases by default")
     p.add_argument("--only", default="", metavar="TEXT", help="only tests whose printed name, or name in the source, contains TEXT")
     p.add_argument("--file", metavar="NAME", help="only tests of test_NAME.py; what the other files import need not be installed")

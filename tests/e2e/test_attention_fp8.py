@@ -2,11 +2,12 @@
 the fake GPU. Each token is one row of tables of queries, keys, values and of the cotangent of o, so their gradients are those of
 single positions, and that of the last table is o."""
 import numpy as np
-from harness import Skip, check, distance, random_batches, remove, save, small, within
+from harness import check, distance, random_batches, remove, save, small, within
 from test_fp8 import rounded, scale_of
 from test_gpu import Fake
 from test_ranks import QUICK, curve, mpi_needed
 
+SANITIZER_BUILD = {"refused"}
 ROWS, SEQ, GROUPS, HEADS, WIDTH = 2, 70, 2, 2, 16
 TABLES = ("q", "k", "v", "c")
 MASKS = {"causal": "expand(pos, s) >= ps & expand(seg, s) == ss",
@@ -115,8 +116,6 @@ def test_gpu(run):
 def test_ranks(run):
     """Ranks that divide heads or positions, and stages: losses and gradient norms of one process, which are not those of f32."""
     mpi_needed(run)
-    if run.slow:
-        raise Skip("it compares numbers of code that other tests run under sanitizers")
     file = small(run, steps=2, rows=8, seq=32, micro=128, more='save = checkpoint("run")')
     env = {**QUICK, "LMC_CPU": "x86-64-v3"}
     on = ("-q", "--set", "precision.attend = fp8")

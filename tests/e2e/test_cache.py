@@ -6,6 +6,7 @@ import numpy as np
 from harness import Skip, check, load, random_batches, save, small, wait_for
 from test_faults import TINY
 
+PLAIN_BUILD = {"archive_bomb"}
 A, B = 20001, 20002   # users
 
 

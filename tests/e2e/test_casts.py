@@ -6,7 +6,7 @@ import numpy as np
 from harness import ROOT, Skip, check, module_of
 from test_formats import prepared
 
-SANITIZED = set()
+SANITIZER_BUILD = set()
 CODES = {"f16": 16, "bf16": 16, "e4m3": 8, "e5m2": 8}
 OURS = """#include "runtime/base/dtype.h"
 #include "codegen/common/prelude/inline.h"

@@ -6,6 +6,7 @@ import glob, hashlib, json, os, shutil, subprocess
 import numpy as np
 from harness import ROOT, Skip, check, random_batches, small, within
 
+SANITIZER_BUILD = set()
 STEPS, ROWS, SEQ, LAST, IDS = 1000, 8, 64, 100, 512
 MODEL = "model = Llama(depth = 6, d = 256, heads = 8, kv = 4, e = 32, ff = 768, vocab = 4096)"
 FP8 = [f"matmul = fp8(scale = {scale})" for scale in ("current", "delayed", "block", "mx")]

@@ -1,7 +1,9 @@
 """Large texts: every document occurs once an epoch for any number of processes (tests/bench/data_bench.c)."""
 import json, os, re, struct, subprocess
 
-from harness import ROOT, Skip, check, small
+from harness import ROOT, check, small
+
+PLAIN_BUILD = {"memory"}
 
 
 def test_every_document_once(run):
@@ -16,8 +18,6 @@ def test_every_document_once(run):
 
 def test_memory(run):
     """memory does not grow with the size of the text"""
-    if run.slow:
-        raise Skip("the sanitizer's memory would be counted")
     bench = os.path.join(os.path.dirname(run.lmc), "data_bench")
     own = []
     for size in ("0.002", "0.02"):

@@ -5,8 +5,8 @@ import numpy as np
 
 from harness import ROOT, check, distance, folder_bytes, load, random_batches, save, within
 
-SANITIZED = {"frozen_bytes", "frozen_resume", "frozen_from_seed", "lora_merged", "dora", "lora_segments", "own_adapter",
-             "replace_function"}
+SANITIZER_BUILD = {"frozen_bytes", "frozen_resume", "frozen_from_seed", "lora_merged", "dora", "lora_segments",
+                   "own_adapter", "replace_function"}
 
 PROGRAM = """import "{root}/examples/llama.lm": Llama
 model Base = Llama(depth = 4, d = 32, ff = 64, heads = 4, kv = 2, e = 8, vocab = 64){source}

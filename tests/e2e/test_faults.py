@@ -4,6 +4,8 @@ import json, os, random, re, shutil, subprocess
 
 from harness import ROOT, Run, Skip, check, folder_bytes, remove
 
+PLAIN_BUILD = {"small_spaces"}
+BOTH_BUILDS = {"every_allocation", "small_limits"}
 TINY = """import std.nn: rmsnorm, xent
 model Tiny(d = 8, vocab = 256) {
   param embed: real[vocab, d] = normal(0.02)
@@ -207,8 +209,6 @@ SPACES = range(56000, 116000, 12000)  # kB of addresses
 
 def test_small_spaces(run):
     """commands with a small address space end with success or with a message"""
-    if run.slow:
-        raise Skip("the sanitizers map terabytes of addresses")
     run.write("talk.jsonl", json.dumps({"messages": [{"role": r, "content": t} for r, t in (("user", "ping"), ("assistant", "pong"))]}) + "\n")
     file = run.write("zoo.lm", ZOO.format(root=ROOT))
     run("run", file, "-q", "--out", run.path("run"))

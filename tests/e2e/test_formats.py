@@ -9,6 +9,7 @@ from harness import check, distance, load, random_batches, remove, save, within
 from test_gpu import Fake
 from test_moments import dynamic_map
 
+PLAIN_BUILD = {"formats_gpu"}
 ROWS, WIDTH = 10, 256
 NF4 = np.array([-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
                 -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
@@ -234,7 +235,7 @@ def test_bitsandbytes(run):
 
 
 def test_formats_gpu(run):
-    fake = Fake(run, heavy=True)
+    fake = Fake(run)
     file = prepared(run, numbers())
     cpu, gpu = run.trace(file), fake.trace(file)
     for name in cpu:

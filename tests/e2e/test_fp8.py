@@ -3,10 +3,11 @@ those of bf16, what `lmc check` says, histories in checkpoints, and ranks."""
 import json
 
 import numpy as np
-from harness import ROOT, Skip, check, distance, folder_bytes, load, random_batches, remove, save, small, within
+from harness import ROOT, check, distance, folder_bytes, load, random_batches, remove, save, small, within
 from test_precision import noisy_rule
 from test_ranks import QUICK, curve, mpi_needed
 
+SANITIZER_BUILD = {"check", "never_slower", "checkpoint", "parts"}
 DEPTH, VOCAB, HISTORY, BLOCK = 2, 24, 16, 128
 BLOCKS = {"block": BLOCK, "mx": 32}
 FORMATS = {"e4m3": (4, 3, 448.0), "e5m2": (5, 2, 57344.0)}
@@ -259,7 +260,7 @@ def test_mx(run):
 
 def test_losses(run):
     """mean losses of 20 steps within 1 % of a bf16 run (test_curves: 1,000 steps of a larger model)"""
-    steps, rows, seq = 60 if run.slow else 120, 8, 32
+    steps, rows, seq = 120, 8, 32
     file = small(run, steps=steps, rows=rows, seq=seq, batches=noisy_rule(steps, rows, seq), compute="bf16")
     curves = {}
     for matmul in ("compute", "fp8(scale = current)", "fp8(scale = delayed)", "fp8(scale = block)", "fp8(scale = mx)"):
@@ -387,8 +388,6 @@ def code_stashes(run, file, *options):
 
 def test_stashes(run):
     """activations that only GEMMs of 8-bit floats read again are stashed as codes, which changes no bit; in blocks along the rows too"""
-    if run.slow:
-        raise Skip("it compares numbers of code that other tests run under sanitizers")
     d, ff, rows, seq = 256, 128, 4, 16
     save(run.path("batches.safetensors"), random_batches(2, rows, seq, VOCAB))
     text = dict(d=d, ff=ff, vocab=VOCAB, depth=DEPTH, micro=rows * seq // 2, steps=2, lr=0.1)
@@ -440,8 +439,6 @@ def test_checkpoint(run):
 def test_stages(run):
     """Every scaling on the stages of a pipeline: loss, gradient norm and histories of one process, which are not those of f32."""
     mpi_needed(run)
-    if run.slow:
-        raise Skip("it compares numbers of code that other tests run under sanitizers")
     file = small(run, steps=3, rows=8, micro=32, depth=4, more='save = checkpoint("run")')
     env = {**QUICK, "LMC_CPU": "x86-64-v3"}      # a sum in another order may round an element to the next code
     run("run", file, "-q", "--out", run.path("f32"), env=env)
@@ -515,8 +512,6 @@ def same_run(base, folder, what, delayed):
 def test_around_stages(run):
     """Scales of a tensor in front of the stages of a pipeline and behind them, for rows of magnitudes from 1e-3 to 10: those of one process,
     also where a run continues in one process."""
-    if run.slow:
-        raise Skip("it compares numbers of code that other tests run under sanitizers")
     mpi_needed(run)
     cases, bases, env = AROUND_STAGES, {}, {**QUICK, "LMC_CPU": "x86-64-v3"}
     if run.nightly:
@@ -560,8 +555,6 @@ recipe R {
 def test_tiles(run):
     """The head in tiles of rows (tile_vocab) has the numbers of the whole, for rows of weights from 1e-4 to 10. Where a scale is that of the
     micro-batch, or that of a row's 64 positions, it is one GEMM. 576 rows, the most in a tile without blocks, are no whole blocks of 128."""
-    if run.slow:
-        raise Skip("it compares numbers of code that other tests run under sanitizers")
     file, off = run.write("m.lm", TILED), ("--disable-pass", "tile_vocab")
     cases = [("current", BLOCK, False), ("delayed", BLOCK, True), ("block", BLOCK, True)]
     for scale, seq, tiled in cases + [("mx", BLOCK, True), ("block", 64, False)] * run.nightly:
@@ -584,8 +577,6 @@ def test_tiles(run):
 
 def test_ranks(run):
     """on several ranks: the maxima of all ranks, and losses beside those of one process"""
-    if run.slow:
-        raise Skip("it compares numbers of code that other tests run under sanitizers")
     mpi_needed(run)
     file = small(run, steps=4, rows=8)
     wrong, of_dp = 0.0, None
@@ -622,8 +613,6 @@ def test_ranks(run):
 
 def test_joined_ranks(run):
     """Blocks of two heads of 64 on several ranks: ranks along tp have whole blocks of (g, e); those along fsdp gather f32 where they have parts of g."""
-    if run.slow:
-        raise Skip("it compares numbers of code that other tests run under sanitizers")
     mpi_needed(run)
     d, sizes, env = BLOCK, (4, 64), {**QUICK, "LMC_CPU": "x86-64-v3"}
     save(run.path("batches.safetensors"), random_batches(2, 4, 16, VOCAB))
@@ -663,8 +652,6 @@ def test_parts(run):
 
 def test_rows(run):
     """With dp and pp, a micro-batch has the rows of that number of each part of the batch: scales of one process that has these rows."""
-    if run.slow:
-        raise Skip("it compares numbers of code that other tests run under sanitizers")
     mpi_needed(run)
     batches, norms = random_batches(1, 4, 16, VOCAB), {}
     batches["w"] *= (10.0 ** (2 * np.arange(4)))[:, None].astype("f4")      # cotangents that e4m3 rounds by the scale of the micro-batch

@@ -8,8 +8,8 @@ from test_lookahead import model as windowed
 from test_master import model_of, prepare
 from harness import ROOT, Skip, check, distance, doctor, folder_bytes, load, random_batches, save, small, within
 
-SANITIZED = {"compile", "unknown_target", "check", "trace", "packed", "in_place", "generate", "ranges",
-             "allocation_fails", "failures", "no_driver"}
+SANITIZER_BUILD = {"compile", "unknown_target", "check", "trace", "in_place", "generate", "ranges",
+                   "allocation_fails", "failures", "no_driver"}
 
 
 def test_compile(run):
@@ -93,7 +93,7 @@ def test_toolkit_folder(run):
     loader = "/lib64/ld-linux-x86-64.so.2"
     path = re.search(r"\S*libnvrtc\.so\.\d+", found["what"])
     builtins = glob.glob(os.path.join(os.path.dirname(path[0]), "libnvrtc-builtins.so.*.*")) if path else []
-    if not builtins or not os.path.exists(loader) or run.slow:
+    if not builtins or not os.path.exists(loader):
         raise Skip("no NVRTC")
     folder = run.path("toolkit", "lib64")
     os.makedirs(folder)
@@ -125,9 +125,7 @@ def test_check(run):
 class Fake:
     """lmc with the fake libraries; how= words of FAKE_CUDA"""
 
-    def __init__(self, run, heavy=False):
-        if heavy and run.slow:
-            raise Skip("with a sanitizer the unit tests of the fakes run instead")
+    def __init__(self, run):
         folder = os.path.join(os.path.dirname(run.lmc), "fake")
         if not os.path.exists(os.path.join(folder, "libcuda.so.1")):
             raise Skip("no fake libraries beside lmc")
@@ -294,8 +292,6 @@ def test_parameters_in_bf16(run):
 
 def test_packed(run):
     """concatenated weights, as at large micro-batches, and padded logits, while parameters change between steps"""
-    if run.slow:
-        raise Skip("it compares numbers of code that other tests run under sanitizers")
     fake, file = Fake(run), tiny(run, vocab=4100)
     cpu, gpu = run.trace(file), fake.trace(file, "--enable-pass", "fuse_gemms")
     for name in cpu:
@@ -350,7 +346,7 @@ def wide(run, compute):
 
 def test_trace_groups(run):
     """attention by warpgroups, forward and backward, of values that are columns of one GEMM's result; SwiGLU and its derivative in GEMMs by warpgroups"""
-    fake, merged = Fake(run, heavy=True), ("--enable-pass", "fuse_gemms")
+    fake, merged = Fake(run), ("--enable-pass", "fuse_gemms")
     text = fake("compile", wide(run, "bf16"), "--target", "cuda", "-o", run.path("plan"), *merged)
     groups = [line[0] for line in text.splitlines() if " 384 " in line]
     check(groups.count("a") == 2 and groups.count("g") >= 2, text)
@@ -365,7 +361,7 @@ def test_trace_groups(run):
 
 def test_strided_results(run):
     """attention by warpgroups writes the gradients of queries, keys and values beside each other: no copy, one pass over them less"""
-    fake, text = Fake(run, heavy=True), open(small(run, steps=1, rows=1, seq=96, compute="bf16")).read()
+    fake, text = Fake(run), open(small(run, steps=1, rows=1, seq=96, compute="bf16")).read()
     text = re.sub(r" *group @.*", "", re.sub(r"model = Llama.*", "model = GPT2(depth = 1, d = 128, heads = 2, positions = 96, vocab = 64)", text))
     file, apart = run.write("gpt2.lm", re.sub("import .*", f'import "{ROOT}/examples/gpt2.lm": GPT2', text)), ("--disable-pass", "strided_results")
     kernels, bytes_moved = zip(*(attention_of(fake, run, file, *how) for how in ((), apart)))
@@ -392,7 +388,7 @@ def routed(run, model):
 
 def test_routed(run):
     """rows sorted by expert, and GEMMs whose sizes are data, of which the second micro-batch adds to gradients"""
-    fake, file, how = Fake(run, heavy=True), routed(run, "mixtral"), ("--recipe", "Reference", "--steps", 2)
+    fake, file, how = Fake(run), routed(run, "mixtral"), ("--recipe", "Reference", "--steps", 2)
     cpu, gpu = run.trace(file, *how), fake.trace(file, *how)
     check(cpu.keys() == gpu.keys(), "the same tensors")
     for name in cpu:
@@ -400,7 +396,7 @@ def test_routed(run):
 
 
 def test_routed_bf16(run):
-    fake, file, how = Fake(run, heavy=True), routed(run, "qwen3moe"), ("--recipe", "Reference", "--set", "micro=64 tokens", "--steps", 1, "--values", "loss,grads")
+    fake, file, how = Fake(run), routed(run, "qwen3moe"), ("--recipe", "Reference", "--set", "micro=64 tokens", "--steps", 1, "--values", "loss,grads")
     cpu, gpu = run.trace(file, *how), fake.trace(file, *how, "--set", "precision.compute=bf16")
     for name in cpu:
         within(name, distance(gpu[name], cpu[name], 1e-2), 5e-3 if name == "loss" else 8e-2)
@@ -418,7 +414,7 @@ recipe R {
 def test_routed_warpgroups(run):
     """experts of so many rows that warpgroups multiply them, gate and up as one GEMM, whose sums SwiGLU reads in registers; the second
     micro-batch adds to gradients"""
-    fake = Fake(run, heavy=True)
+    fake = Fake(run)
     save(run.path("batches.safetensors"), random_batches(1, 2, 72, vocab=32))
     file = run.write("wide.lm", open(f"{ROOT}/tests/models/mixtral/reference.lm").read().split("model Start")[0] + WIDE)
     names = [r["name"] for r in json.loads(run("explain", file, "cost", "--target", "h100", "--json"))["rows"]]
@@ -443,7 +439,7 @@ recipe R {
 def test_scans(run):
     """Mamba-2 and Griffin in rows of 3 to 5 chunks: loss, gradients and trained parameters of the loop and of its chunks; the tokens of
     decoding"""
-    fake = Fake(run, heavy=True)
+    fake = Fake(run)
     save(run.path("batches.safetensors"), random_batches(2, 2, 195, vocab=32))
     for name, (file, model) in SCANS.items():
         text = open(f"{ROOT}/{file}").read().split("\nmodel Start")[0]
@@ -465,7 +461,7 @@ def test_scans(run):
 def test_mixing_kernels(run):
     """Mamba-2 in bf16, whose chunks have 80 positions, not 120, and so are tiles of tensor cores: gradients as without mixing kernels, whose weights
     and their cotangents are rounded in memory"""
-    fake = Fake(run, heavy=True)
+    fake = Fake(run)
     save(run.path("batches.safetensors"), random_batches(2, 2, 240, vocab=32))
     text = open(f"{ROOT}/examples/zoo/mamba2.lm").read()
     model = "Mamba2(depth = 1, d = 32, groups = 1, p = 16, n = 16"
@@ -483,7 +479,7 @@ def test_chain_kernels(run):
     """Gated DeltaNet and the state of RWKV-7 in bf16, in three chunks of 64 positions: gradients as where a loop passes the state on"""
     from test_scan import RECURRENT_LAYERS
 
-    fake = Fake(run, heavy=True)
+    fake = Fake(run)
     save(run.path("batches.safetensors"), random_batches(2, 1, 192, vocab=32))
     recipe = SCAN.replace("MODEL", "Recurrent(d = 32").replace("195", "192").replace("390", "192")
     how = "--values", "loss,grads", "--set", "precision.compute = bf16", "--enable-pass", "chunk_scan"
@@ -497,7 +493,7 @@ def test_chain_kernels(run):
 
 
 def test_trace_bf16(run):
-    fake = Fake(run, heavy=True)
+    fake = Fake(run)
     cpu, gpu = run.trace(tiny(run)), fake.trace(tiny(run, compute="bf16"))
     within("loss", distance(gpu["loss"], cpu["loss"]), 5e-3)
     for name in cpu:
@@ -507,7 +503,7 @@ def test_trace_bf16(run):
 
 def test_epilogues(run):
     """biases, gelu and residuals that GEMMs compute, by the library's epilogues or by builtin kernels"""
-    fake, file = Fake(run, heavy=True), f"{ROOT}/tests/reference/gpt2-tiny/reference.lm"
+    fake, file = Fake(run), f"{ROOT}/tests/reference/gpt2-tiny/reference.lm"
     how = ("--recipe", "Reference", "--steps", "1", "--values", "loss,grads")
     out, cpu, near = run.path("gpu.safetensors"), run.trace(file, *how), {"f32": 2e-6, "bf16": 3e-2}
     for compute, library in (("f32", ""), ("bf16", ""), ("bf16", "plain")):
@@ -544,7 +540,7 @@ def test_tf32(run):
 
 def test_same_bits(run):
     """kernels one by one, synchronously or as graphs; the whole run or in two parts"""
-    fake, ways = Fake(run, heavy=True), {"graphs": {}, "steps": {"LMC_CUDA_GRAPHS": "0"}, "waiting": {"LMC_CUDA_SYNC": "1"}}
+    fake, ways = Fake(run), {"graphs": {}, "steps": {"LMC_CUDA_GRAPHS": "0"}, "waiting": {"LMC_CUDA_SYNC": "1"}}
     file, files = tiny(run, drop=0.1, steps=4, seq=4, micro=4), {}   # the second step records graphs, the third one replays them
     for way, env in ways.items():
         fake("run", file, "--target", "cuda", "--out", run.path(way), "--quiet", **env)
@@ -574,7 +570,7 @@ recipe Small {
 
 def test_arguments_ahead(run):
     """batches are copied during the computation of earlier ones, with copies as late or as early as allowed"""
-    fake = Fake(run, heavy=True)
+    fake = Fake(run)
     save(run.path("batches.safetensors"), random_batches(1, 9, 16, 16))
     file = run.write("bigram.lm", BIGRAM)
     late, early, cpu = fake.trace(file), fake.trace(file, how="eager"), run.trace(file)
@@ -585,7 +581,7 @@ def test_arguments_ahead(run):
 
 def test_tuned(run):
     """max-autotune: algorithms of GEMMs are measured once, stored with the run and in the cache, and used on resume"""
-    fake = Fake(run, heavy=True)
+    fake = Fake(run)
     file = small(run, steps=2, rows=1, seq=8, depth=1, more='save = checkpoint("run", every = 1 steps)\n  compile = mode("max-autotune", budget = 3600 s)')
     own, options = {"LMC_CACHE": run.path("cache")}, ("--target", "cuda", "--enable-pass", "cse")   # passes are given by an option, so no variant of the step is tried
 
@@ -609,7 +605,7 @@ def test_tuned(run):
 
 def test_bad_step(run):
     """a batch of NaN: the device skips the step and the host reports it"""
-    fake, batches = Fake(run, heavy=True), random_batches(3, 2, 8)
+    fake, batches = Fake(run), random_batches(3, 2, 8)
     batches["w"][1, 0, 0] = math.nan
     file = tiny(run, steps=3, batches=batches, more='save = checkpoint("run", every = 1 steps, keep = all)')
     out = fake("run", file, "--target", "cuda", "--out", run.path("run"), "--steps", "2")
@@ -639,7 +635,7 @@ def test_generate(run):
 
 def test_ring_cache(run):
     """decoding with attention over the last 40 positions, whose ring cache has 512: prompts longer than one call, and positions beyond 512, which wrap around"""
-    fake, drawn = Fake(run, heavy=True), {}
+    fake, drawn = Fake(run), {}
     run.write("text.txt", "a text. " * 400)
     prompt = [(7 * i * i + 3 * i + i // 5) % 256 for i in range(600)]
     for window in (40, 20):
@@ -660,7 +656,7 @@ def test_ring_cache(run):
 
 def test_sampling(run):
     """the device draws each token from all logits, by top_p too, and sends its id alone"""
-    fake, vocab, n = Fake(run, heavy=True), 20_000, 4
+    fake, vocab, n = Fake(run), 20_000, 4
     file = tiny(run, vocab=vocab, depth=1, more='save = checkpoint("run", every = 2 steps)')
     run("run", file, "--quiet")
     how = ("generate", run.path("run"), "--prompt-ids", "1,2,3,4,5,6", "-n", str(n), "--ids")
@@ -672,7 +668,7 @@ def test_sampling(run):
 
 
 def test_profile(run):
-    fake = Fake(run, heavy=True)
+    fake = Fake(run)
     out = fake("run", tiny(run), "--target", "cuda", "--out", run.path("run"), "--profile", "-q")
     spans = [x for x in json.load(open(run.path("run/profile.json")))["traceEvents"] if x.get("ph") == "X"]
     check(any("llama.lm" in json.dumps(x) for x in spans) and any(x["name"] == "micro" for x in spans), out)
@@ -731,7 +727,7 @@ def test_allocation_fails(run):
 
 def test_stash_operands(run):
     """the same loss and gradients, with and without recomputation and in whatever kernel a GEMM is; a run keeps the plan with which it began"""
-    fake = Fake(run, heavy=True)
+    fake = Fake(run)
     file, hopper = tiny(run, compute="bf16", rows=4, micro=32), {"how": "cc=90"}
     fused, again = ("--enable-pass", "gemm_kernels"), ("--set", "memory { recompute @layers.** }")
     kept, lean, apart = (fake.trace(file, *fused, *o, **hopper) for o in ((), ("--disable-pass", "stash_operands"), again))
@@ -759,7 +755,7 @@ def test_stash_operands(run):
 def test_defer_gemms(run):
     """gradients of the weights of all layers by one GEMM each: the bits of gradients layer by layer, in two micro-batches, also where only some operands are stashed; none if the stashes are
     in the host's memory, or if ranks add the gradients meanwhile"""
-    fake, file = Fake(run, heavy=True), tiny(run, depth=4)
+    fake, file = Fake(run), tiny(run, depth=4)
     usual = fake.trace(file, *BY_LAYER)
     for name, rules, n in ("all", (), 3), ("some", ("--set", "memory { recompute @layers.**; save @layers.**.attn.o }"), 1), ("far", ("--set", "memory { offload @layers.** }"), 0), ("ranks", ("--set", "parallel.mesh = (dp = 2)", "--set", "micro = 16 tokens"), 0):
         fake("compile", file, "--target", "cuda", "-o", run.path("plan"), *rules)
@@ -848,7 +844,7 @@ def gpu_program(run, name, *args, how=""):
     program = os.path.join(os.path.dirname(run.lmc), name)
     if not os.path.exists(program):
         raise Skip("not built")
-    p = subprocess.run([program, *args], cwd=ROOT, env={**os.environ, **Fake(run, heavy=True).env, "FAKE_CUDA": how}, capture_output=True, text=True)
+    p = subprocess.run([program, *args], cwd=ROOT, env={**os.environ, **Fake(run).env, "FAKE_CUDA": how}, capture_output=True, text=True)
     check(p.returncode == 0 and "fake CUDA" not in p.stderr, p.stderr)
 
 
@@ -877,7 +873,7 @@ def test_codes(run):
 
 def test_fp8(run):
     """matmul = fp8: all three GEMMs of each cast weight multiply codes, and training is that of a CPU up to the order of sums"""
-    fake, what, on = Fake(run, heavy=True), ("--values", "loss,grads,params"), ("--enable-pass", "fp8")
+    fake, what, on = Fake(run), ("--values", "loss,grads,params"), ("--enable-pass", "fp8")
     save(run.path("batches.safetensors"), random_batches(2, 2, 16, 24))
     how = dict(d=32, ff=48, vocab=24, depth=2, steps=2, lr=0.1)
     file = run.write("fp8.lm", MODEL.format(**how, micro=16, matmul="fp8()"))
@@ -914,7 +910,7 @@ def test_fp8(run):
 def block_scales_check(run, cc, rows, positions, d, ff, scale, sizes=None):
     """A model trains by codes and scales of blocks as a CPU does, and a fake that reads scales row by row, without padding, is found.
     sizes: of the axes of ff. Returns the plan."""
-    fake, what = Fake(run, heavy=True), ("--values", "loss,grads,params")
+    fake, what = Fake(run), ("--values", "loss,grads,params")
     save(run.path("batches.safetensors"), random_batches(1, rows, positions, 24))
     text = MODEL.format(d=d, ff=ff, vocab=24, depth=1, steps=1, lr=0.1, micro=rows * positions, matmul=f"fp8(scale = {scale})")
     if sizes:
@@ -946,7 +942,7 @@ def test_fp8_block(run):
 
 def test_fp8_bf16(run):
     """matmul = fp8 in bf16: operands are rounded to bf16, then to codes, as in PyTorch and on a CPU, whatever is stashed"""
-    fake, what, on = Fake(run, heavy=True), ("--values", "loss,grads,params"), ("--set", "precision { compute = bf16; matmul = fp8(scale = current) }")
+    fake, what, on = Fake(run), ("--values", "loss,grads,params"), ("--set", "precision { compute = bf16; matmul = fp8(scale = current) }")
     batches = random_batches(1, 2, 16, 24)
     save(run.path("batches.safetensors"), batches)
     file = run.write("fp8.lm", MODEL.format(d=32, ff=48, vocab=24, depth=2, steps=1, lr=0, micro=16, matmul="compute"))
@@ -1001,7 +997,7 @@ def packed_alone(run):
 
 def test_gpu_check(run):
     """the script on the fake libraries, without a build; a failure does not hide other results"""
-    Fake(run, heavy=True)
+    Fake(run)
     build = os.path.dirname(run.lmc)
     if not os.path.exists(os.path.join(build, "gpu_attend_check")):
         raise Skip("not built")
@@ -1020,7 +1016,7 @@ def test_gpu_check(run):
 
 def test_wrong_case(run):
     """a failing case of gpu-check is reported with its output, and the others run"""
-    fake = Fake(run, heavy=True)
+    fake = Fake(run)
     env = {**os.environ, **fake.env, "FAKE_CUDA": "fault=2", "OUT": run.path("out")}
     command = [sys.executable, f"{ROOT}/scripts/gpu-check", "1", "--build", os.path.abspath(os.path.dirname(run.lmc)), "--only", "attention", "--fake"]
     p = subprocess.run(command, capture_output=True, text=True, env=env)

@@ -6,6 +6,7 @@ from harness import ROOT, Skip, check, folder_bytes, random_batches, save, small
 from test_gpu import STACK, Fake, copies_of
 from test_ranks import QUICK as QUICK_ON_CPUS, by_variables, curve, curves_check, mpi_needed, rank_pid, tensors, wait_for
 
+SANITIZER_BUILD = {"missing", "connecting"}
 QUICK = {**QUICK_ON_CPUS, "LMC_COMM_STUCK": "60"}      # kernels run under an emulator, and the fake driver runs one stream at a time
 MESHES = {"dp": "dp = 2", "tp": "tp = 2"}
 
@@ -37,7 +38,7 @@ def failing(run, file, how="devices=2", sets=(), **env):
 def test_as_ranks_on_cpus(run):
     """data and tensor parallelism, with dropout: the loss of ranks on CPUs, and the same bits twice"""
     mpi_needed(run)
-    fake, file = Fake(run, heavy=True), model(run)
+    fake, file = Fake(run), model(run)
     for name, mesh in MESHES.items():
         run(*command(file, mesh, run.path(f"cpu-{name}")), env=QUICK)
         fake(*command(file, mesh, run.path(f"gpu-{name}"), "--target", "cuda"), how="devices=2", **QUICK)
@@ -52,7 +53,7 @@ def test_as_ranks_on_cpus(run):
 def test_stages(run):
     """two stages on each GPU (interleaved 1F1B), with dropout: loss and gradient norm of ranks on CPUs"""
     mpi_needed(run)
-    fake, file = Fake(run, heavy=True), model(run, steps=1, depth=4)
+    fake, file = Fake(run), model(run, steps=1, depth=4)
     stages = ("--set", "parallel.pipeline = interleaved(chunks = 2)")
     run(*command(file, "pp = 2", run.path("cpu"), *stages), env=QUICK)
     fake(*command(file, "pp = 2", run.path("gpu"), *stages, "--target", "cuda"), how="devices=2", **QUICK)
@@ -62,7 +63,7 @@ def test_stages(run):
 def test_offload(run):
     """activations in the host's memory, in 1F1B (nightly: with each schedule): the same bits; the predicted memory; copies beside kernels; a missing wait is found"""
     mpi_needed(run)
-    fake = Fake(run, heavy=True)
+    fake = Fake(run)
     save(run.path("batches.safetensors"), random_batches(1, 8, 4, 64))
     text = STACK.replace("depth = 24, d = 64", "depth = 16, d = 16").replace("run = 2 steps; batch = 16 tokens; micro = 16", "run = 1 steps; batch = 32 tokens; micro = 8")
     file = run.write("s.lm", text.replace("compute = bf16", "compute = f32"))
@@ -102,7 +103,7 @@ def test_offload_parameters(run):
     if not run.nightly:
         raise Skip("nightly")
     mpi_needed(run)
-    fake, file = Fake(run, heavy=True), model(run, steps=2, depth=3, compute="bf16")
+    fake, file = Fake(run), model(run, steps=2, depth=3, compute="bf16")
     for name, rule in ("device", ()), ("host", ("--set", "memory { offload states; offload masters }")):
         fake(*command(file, "dp = 2", run.path(name), "--target", "cuda", "--set", "parallel.zero = 3", *rule), how="devices=2,eager", **QUICK)
     check(tensors(run.path("host"), 2) == tensors(run.path("device"), 2), "the results differ")
@@ -122,7 +123,7 @@ recipe R {
 def test_experts(run):
     """rows that are routed to experts on other GPUs: losses, gradient norms, evaluations and text of one process on a CPU"""
     mpi_needed(run)
-    fake = Fake(run, heavy=True)
+    fake = Fake(run)
     run.write("t.txt", "".join(f"line {i} of a text, {i * i} and more\n" for i in range(24)))
     file = run.write("mixtral.lm", open(f"{ROOT}/tests/models/mixtral/reference.lm").read().split("model Start")[0] + EXPERTS)
     sample = lambda text: re.search(r"sample after step 1:\n(.*?)\ndone", text, re.S)[1]
@@ -145,7 +146,7 @@ def messages(err):
 
 def lanes_check(run, file, how, beside, *sets, apart=()):
     """with collectives on lanes: the bits without lanes, and messages beside kernels on all streams of `beside`"""
-    fake = Fake(run, heavy=True)
+    fake = Fake(run)
     names = f"{how} {sets}", f"{how} {sets} alone"
     both = [command(file, "dp = 2", run.path(out), "--target", "cuda", *sets) for out in names]
     code, out, err = run.result(*both[0], *apart, env={**fake.env, **QUICK, "FAKE_CUDA": f"devices=2,counts,{how}"})
@@ -210,7 +211,7 @@ def test_failed_message(run):
 
 def graphs_run(run, file, name, mesh, *sets, how="devices=2,counts", **env):
     """the launches of graphs of both ranks, which are equal; of a run in the folder of that name"""
-    fake = Fake(run, heavy=True)
+    fake = Fake(run)
     line = command(file, mesh, run.path(name), "--target", "cuda", *sets)
     code, out, err = run.result(*line, env={**fake.env, **QUICK, "FAKE_CUDA": how, **env})
     check(code == 0 and "fake" not in err, f"{name}: {code} {out}{err}")
@@ -278,7 +279,7 @@ def test_connecting(run):
 def test_kills(run):
     """a rank is killed at a random moment, also in a graph and while it saves: no hang, and the resumed run has the same bits"""
     mpi_needed(run)
-    fake, file = Fake(run, heavy=True), model(run, steps=4)
+    fake, file = Fake(run), model(run, steps=4)
     gpu = ("--target", "cuda", "--set", "parallel.zero = 3", "--set", "save = checkpoint(\"run\", every = 2 steps, keep = all)")
     fake(*command(file, "dp = 2", run.path("whole"), *gpu), how="devices=2", **QUICK)
     for trial in range(20 if run.nightly else 1):

@@ -2,8 +2,10 @@
 import json, math, os, re
 from decimal import Decimal
 
-from harness import ROOT, Skip, check, small
+from harness import ROOT, check, small
 from test_encdec import SEQ2SEQ, lines, model
+
+PLAIN_BUILD = {"keys"}
 
 
 def parsed(run, *args, **how):
@@ -100,8 +102,6 @@ def multiply_equal(a, b):
 
 def test_keys(run):
     """each command prints the keys that docs/json.md names, and no others; numbers that are printed twice agree"""
-    if run.slow:
-        raise Skip("other tests run these commands")
     for name in "ab":
         run.write(f"{name}.txt", "the cat and the hat\n" * 200)
     file, folder = run.write("keys.lm", KEYS.format(root=ROOT)), run.path("run")

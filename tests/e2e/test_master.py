@@ -10,7 +10,7 @@ from test_numbers_drawn import M32, mix, philox, site
 from test_precision import noisy_rule
 from test_ranks import QUICK, mpi_needed
 
-SANITIZED = {"vectors", "refused", "resume_gives_the_same_bytes"}
+SANITIZER_BUILD = {"vectors", "refused", "resume_gives_the_same_bytes"}
 
 STEPS = moments.STEPS
 SHAPES = {**moments.SHAPES, "odd.w": (66, 68)}   # ranks divide each axis; tiny.w is declared f32
@@ -152,7 +152,7 @@ def memory_of(text):
 
 def test_llama(run):
     """half of the memory of the weights and no copies (AMX has some in panels); losses beside those of f32; export and generation"""
-    steps, batches = 40 if run.slow else 60, noisy_rule(60, 8, 32)
+    steps, batches = 60, noisy_rule(60, 8, 32)
     file = small(run, steps=steps, rows=8, seq=32, batches=batches, compute="bf16", more='save = checkpoint("run")')
     curves, memory = {}, {}
     for master in ("f32", "bf16"):

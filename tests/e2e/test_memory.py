@@ -3,7 +3,9 @@ import json, os, re, time
 
 import numpy as np
 
-from harness import ROOT, Skip, check, distance, folder_bytes, small, wait_for, within
+from harness import ROOT, check, distance, folder_bytes, small, wait_for, within
+
+PLAIN_BUILD = {"budget", "budget_of_ticks", "predicted"}
 
 
 def test_chunked_vocabulary(run):
@@ -71,8 +73,6 @@ def with_budget(run, budget, micro=None, **how):
 
 def test_budget(run):
     """24 layers in less than half of their memory give the same bits; in too little memory the error lists the largest values and the budget that fits"""
-    if run.slow:
-        raise Skip("a sanitizer gains nothing over budget_bf16 and check_budget")
     how = dict(steps=1, rows=8, seq=64, depth=24)
     file = small(run, **how)
     natural = plan_of(run, file)["peak_bytes"]
@@ -104,8 +104,6 @@ def test_budget_by_time(run):
 
 def test_budget_of_ticks(run):
     """the two loops over ticks of 1F1B have the same stashes, at different times: those of one free the bytes, and both are recomputed"""
-    if run.slow:
-        raise Skip("a sanitizer gains nothing over budget_by_time")
     file = f"{ROOT}/examples/bench-180m.lm"
     pipeline = ("--set", "parallel { mesh = (pp = 2); pipeline = one_f_one_b }", "--set", "micro = 4Ki tokens", "--set", "batch = 64Ki tokens")
     text = run("explain", file, "memory", "--target", "h100", *pipeline, "--set", "memory.budget = 2.7 GB")
@@ -206,5 +204,4 @@ def test_predicted(run):
         p.kill()
         p.communicate()
     check(most > 0.8 * predicted)
-    if not run.slow:
-        within("MB resident beyond the plan", (most - predicted) / 1e6, 32)
+    within("MB resident beyond the plan", (most - predicted) / 1e6, 32)

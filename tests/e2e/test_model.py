@@ -4,6 +4,8 @@ import json
 import numpy as np
 from harness import ROOT, check, children_seconds, distance, random_batches, small, within
 
+PLAIN_BUILD = {"depth", "many_parameters"}
+
 
 def test_accumulation(run):
     """8 micro-batches of one row give the loss of one of 8 rows"""
@@ -52,8 +54,6 @@ def test_depth(run):
         kernels[depth] = json.loads(run("compile", file, "--json"))["kernels"]
     check(kernels[2] == kernels[96])
     check(lines[2] == lines[96])
-    if run.slow:
-        return
     for depth in [2, 96] * 6:
         before = children_seconds()
         run("compile", files[depth], "--json")

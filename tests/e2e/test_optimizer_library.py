@@ -8,6 +8,7 @@ import numpy as np
 from harness import ROOT, check, distance, folder_bytes, load, random_batches, save, small, within
 from test_ranks import QUICK, mpi_needed
 
+PLAIN_BUILD = {"resume_with_one_optimizer", "sampled_labels"}
 STEPS = 50
 SIZES = dict(c=12, d=6, f=10, g=2, e=5, n=3)
 # parameter: its axes, and of these the ones that its use sums over, batch axes, and output axes
@@ -665,12 +666,9 @@ def test_sampled_labels(run):
     within("h of step 1", distance(states("run", 1)["h.w"], 0.01 * weight.sum() * g * g), 1e-6)
     check(np.array_equal(states("run", 2)["h.w"], states("run", 1)["h.w"]), "step 2 changes h")
     run("run", file, "--out", run.path("micro"), "--set", "micro=16 tokens")
-    others = ["micro"]
-    if not run.slow:
-        mpi_needed(run)
-        run("run", file, "--out", run.path("ranks"), "--ranks", 2, env=QUICK)
-        others.append("ranks")
-    for folder in others:
+    mpi_needed(run)
+    run("run", file, "--out", run.path("ranks"), "--ranks", 2, env=QUICK)
+    for folder in "micro", "ranks":
         within(f"h of step 4, {folder}", distance(states(folder, 4)["h.w"], states("run", 4)["h.w"]), 1e-6)
 
 

@@ -5,7 +5,7 @@ from harness import check, folder_bytes
 from test_gpu import Fake
 from test_ranks import QUICK, by_variables, curves_check, model, mpi_needed
 
-SANITIZED = {"sums"}
+SANITIZER_BUILD = set()
 LIBRARY = ("--set", "precision.order=library")
 MESHES = {"zero2": (4, ("--set", "parallel.mesh=(dp = 4)", "--set", "parallel.zero=2")),
           "dp2tp2": (4, ("--set", "parallel.mesh=(dp = 2, tp = 2)", "--set", "precision.compute=bf16"))}
@@ -36,7 +36,7 @@ def test_sums(run):
 def test_sums_of_gpus(run):
     """NCCL adds, in graphs too: the curve of ranks on CPUs; nightly, the same bits twice, and other ones than in the order of three ranks."""
     mpi_needed(run)
-    fake, file = Fake(run, heavy=True), model(run, steps=2, rows=6, seq=8, micro=24)
+    fake, file = Fake(run), model(run, steps=2, rows=6, seq=8, micro=24)
     words = "run", file, "-q", "--set", "parallel.mesh=(dp = 3)", "--set", "parallel.zero=2", "--ranks", 3
     gpu = lambda name, *more: fake(*words, *more, "--target", "cuda", "--out", run.path(name), how="devices=3", **{**QUICK, "LMC_COMM_STUCK": "60"})
     run(*words, "--out", run.path("cpu"), env=QUICK)

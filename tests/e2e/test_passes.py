@@ -3,9 +3,9 @@ import glob, json, re
 
 import numpy as np
 
-from harness import ROOT, Skip, check, distance, doctor, load, on_one_cpu, small, within
+from harness import ROOT, check, distance, doctor, load, on_one_cpu, small, within
 
-SANITIZED = {"forced", "tile_rows", "defer_sums", "packed_weights", "refused", "former_name"}
+SANITIZER_BUILD = {"forced", "refused", "former_name"}
 
 
 def switchable():
@@ -39,8 +39,6 @@ def test_llama(run):
 
 
 def test_gpt2(run):
-    if run.slow:
-        raise Skip("a sanitizer gains nothing over llama")
     compare(run, f"{ROOT}/tests/reference/gpt2-tiny/reference.lm")
 
 
@@ -113,8 +111,6 @@ def test_tile_rows(run):
 def test_defer_sums(run):
     """gradients of norms and biases, summed over all layers behind the loop: the same bits, with several micro-batches and
     with recomputed stashes; fewer steps of the plan"""
-    if run.slow:
-        raise Skip("it compares numbers of code that other tests run under sanitizers")
     llama = small(run, depth=3, rows=32, seq=128, micro=2048)
     gpt2 = run.write("gpt2.lm", GPT2.format(root=ROOT).replace("depth = 2", "depth = 3").replace("2048", "4096").replace("1024", "2048"))
     asked, off = ("--enable-pass", "defer_sums"), ("--disable-pass", "defer_sums")

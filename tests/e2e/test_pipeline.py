@@ -4,6 +4,7 @@ import json, re
 from harness import ROOT, Skip, check, distance, load, small, within
 from test_ranks import QUICK, SAVE, collectives, curve, curves_check, meshes_check, mpi_needed, ranks, shorten, tensors, with_muon
 
+PLAIN_BUILD = {"as_one_process", "interleaved", "one_f_one_b", "trace_and_eval"}
 TP = "parallel { shard tp = [g, ff, vocab] }"
 PIPELINES = {"pp2": (2, "pp = 2"), "pp4": (4, "pp = 4"), "dp2pp2": (4, "pp = 2, dp = 2"), "pp2tp2s": (4, "pp = 2, tp = 2", "sequence=tp"),
              "zero3pp2": (4, "fsdp = 2, pp = 2"), "pp2dp2tp2s": (8, "pp = 2, dp = 2, tp = 2", "sequence=tp")}
@@ -31,8 +32,6 @@ def deep(run, steps=20, **how):
 
 def test_as_one_process(run):
     """Loss and gradient norm of 20 steps with dropout on each mesh; two runs are equal; a run resumes on the same mesh, and in one process."""
-    if run.slow:
-        raise Skip("it compares numbers of code that other tests run under sanitizers")
     train = lambda file, name, folder: pipeline(run, name, file, folder, "-q")
     file = meshes_check(run, [*PIPELINES, "int2"] if run.nightly else TRAINED, train, "dp2pp2", deep)
     pipeline(run, "dp2pp2", file, "again", "-q")

@@ -4,6 +4,7 @@ import json, os, re, shutil, subprocess
 from harness import ROOT, Skip, check, small
 from test_passes import switchable
 
+PLAIN_BUILD = {"ablate"}
 SAVED = 'save = checkpoint("run", every = 2 steps, keep = all)'
 
 
@@ -156,8 +157,6 @@ def test_threads(run):
 
 def test_ablate(run):
     """a row for each pass that can be disabled"""
-    if run.slow:
-        raise Skip("other tests cover plans and steps")
     file = small(run, steps=4)
     rows = json.loads(run("bench", file, "--ablate", "--steps", 2, "--json"))
     check([r["pass"] for r in rows] == list(switchable()), str(rows))

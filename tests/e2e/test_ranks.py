@@ -5,8 +5,8 @@ import numpy as np
 from harness import ROOT, Skip, check, distance, folder_bytes, load, random_batches, save, small, wait_for, within
 from test_stages import stages, texts
 
-SANITIZED = {"as_one_process", "other_mesh", "adapters", "trace", "stopped", "interrupted", "restarts",
-             "session_folder", "refused", "rank_fails", "without_mpi", "killed_and_resumed"}
+SANITIZER_BUILD = {"as_one_process", "other_mesh", "trace", "stopped", "interrupted", "restarts", "session_folder",
+                   "refused", "rank_fails", "without_mpi", "killed_and_resumed"}
 
 # Open MPI leaves memory of modules that it has unloaded, for which no suppression can be written.
 QUICK = {"LMC_COMM_SILENCE": "2", "LMC_COMM_STUCK": "10", "ASAN_OPTIONS": "detect_leaks=0"}

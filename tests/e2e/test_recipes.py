@@ -1,8 +1,9 @@
 """The files of examples/tune and the commands of docs/finetune.md, "Five minutes", for a few steps on a base that has seen one step."""
 import json, math, os, re, shlex, shutil
 
-from harness import ROOT, Skip, check, load
+from harness import ROOT, check, load
 
+PLAIN_BUILD = {"commands"}
 BASE = """import "examples/llama.lm": Llama
 data Text {{ tokenizer = bpe(train = 400); source s = text("data/bible.txt"); pack best_fit(seq = 128 tokens) }}
 recipe Base {{
@@ -27,8 +28,6 @@ def losses(run, folder):
 
 def test_commands(run):
     """each command of the page; the answer after LoRA is another one than before"""
-    if run.slow:
-        raise Skip("other tests run these commands")
     base(run)
     page = open(f"{ROOT}/docs/finetune.md").read().split("## Five minutes")[1]
     answers = []

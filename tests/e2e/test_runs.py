@@ -3,6 +3,7 @@ import contextlib, fcntl, json, os, random, re, resource, shutil, signal, subpro
 
 from harness import ROOT, Skip, check, folder_bytes, load, on_one_cpu, random_batches, remove, save, sharded, small, wait_for
 
+BOTH_BUILDS = {"kill_and_resume", "kills_while_saving"}
 SAVED = 'save = checkpoint("run", every = {every} steps, keep = {keep})'
 
 

@@ -7,6 +7,8 @@ import numpy as np
 from harness import ROOT, check, distance, load, save, within
 from test_memory import same_bits
 
+PLAIN_BUILD = {"chunks", "rounded_chunks", "chunk_growth", "growth", "bf16", "chunks_in_float64", "tiles",
+               "earlier_inputs", "rounded_reads_with_keys", "decode_constant"}
 MODEL = open(f"{ROOT}/tests/models/mamba/reference.lm").read().split("model Start")[0]
 PROGRAM = """
 data D {{ source s = text("text.txt"); pack best_fit(seq = {seq} tokens) }}
@@ -311,8 +313,6 @@ def test_chunk_choice(run):
 def test_chunks_in_float64(run):
     """decays for each key and the delta rule, in chunks: gates that are 0 and 1, decays that underflow, keys that repeat, a long row.
     The errors beside PyTorch in float64 are those of the loop"""
-    if run.slow:
-        return
     import importlib.util
     import sys
 

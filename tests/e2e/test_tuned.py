@@ -1,9 +1,10 @@
 """compile = mode("max-autotune"): a run measures once and stores the result in its folder."""
 import json, os
 
-from harness import Skip, check, on_one_cpu, small
+from harness import check, on_one_cpu, small
 from test_runs import checkpoint, same
 
+PLAIN_BUILD = {"step_cache"}
 MORE = 'save = checkpoint("run", every = 4 steps)\n  compile = mode("max-autotune", budget = {budget})'
 
 
@@ -92,8 +93,6 @@ def test_step_lock(run):
 
 def test_step_cache(run):
     """steps are measured once; the variant of the cache is used; with passes of an option nothing is tuned"""
-    if run.slow:
-        raise Skip("a sanitizer gains nothing over step_lock")
     file, own = small(run, depth=1, steps=2, more='compile = mode("max-autotune", budget = 3600 s)'), {"LMC_CACHE": run.path("cache"), "OMP_NUM_THREADS": "1"}
     bench = lambda *options: json.loads(run("bench", file, "--json", "--steps", 1, *options, env=own))["tuned_step"]
     first = bench()

@@ -9,6 +9,7 @@
 // for tensors, which are kept in float32.
 //
 // usage: interpret_test [CASE…]; in the repository's root
+// Build: plain
 #include <dirent.h>
 #include <jansson.h>
 #include <math.h>

@@ -3,6 +3,7 @@
 // divided.
 //
 // usage: shard_models_test [MODEL…]; in the repository's root
+// Build: plain
 #include <dirent.h>
 #include <unistd.h>
 #include "compiler/analysis/row_mix.h"

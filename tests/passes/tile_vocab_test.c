@@ -1,6 +1,7 @@
 // tile_vocab_test.c - the GEMM with the vocabulary and its loss in tiles of rows: the numbers equal
 // the untiled model's, forward and backward passes are one loop, and no tensor has the logits of
 // all rows. With padded logits (pass pad_gemms) the numbers are equal too.
+// Build: plain
 #include "tests/numeric/grad_check.h"
 
 // 1024 rows of 4104 logits: two iterations of 512 rows. Tied embeddings, a bias of the logits, soft

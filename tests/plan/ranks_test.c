@@ -4,6 +4,7 @@
 // Started alone, the program starts itself under mpirun, once for each number of ranks. Each rank
 // gives its own random numbers to both and compares its results and gradients. Skipped where lmc
 // was built without MPI.
+// Build: plain
 #include "tests/codegen/cache.h" // defines _GNU_SOURCE, so it comes first
 #include <math.h>
 

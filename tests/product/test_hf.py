@@ -5,6 +5,7 @@ import json, os, subprocess
 import numpy as np
 from harness import ROOT, Skip, check, load, save, sharded, within
 
+SANITIZER_BUILD = {"llama", "gpt2", "another_model", "trained_bytes"}
 SIDE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "hf_side.py")
 MODELS = {"llama": "decoders.lm:Llama", "mistral": "decoders.lm:Mistral", "qwen2": "decoders.lm:Qwen2", "qwen3": "llama.lm:Llama",
           "gpt2": "gpt2.lm:GPT2"}
@@ -66,8 +67,6 @@ def difference(a, b):
 
 def case(run, kind):
     """imports their model, exports it and loads the export there"""
-    if run.slow and kind not in ("llama", "gpt2"):
-        raise Skip("a sanitizer gains nothing over llama")
     theirs, imported, again = run.path("theirs"), run.path("imported"), run.path("again")
     if side("make", kind, theirs, may=UNKNOWN)[0] == UNKNOWN:
         raise Skip(f"this transformers has no {kind}")
@@ -129,8 +128,6 @@ def test_trained_bytes(run):
 
 
 def test_trained_bpe(run):
-    if run.slow:
-        raise Skip("a sanitizer gains nothing over trained_bytes")
     trained_here(run, "bpe(train = 300)")
 
 

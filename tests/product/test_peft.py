@@ -5,7 +5,7 @@ import json, os, subprocess
 import numpy as np
 from harness import ROOT, Skip, check, distance, load, save, within
 
-SANITIZED = {"parts", "trained", "faults", "refused", "phi3", "gpt2_dora", "llama_unequal", "llama_prefix"}
+SANITIZER_BUILD = {"parts", "trained", "faults", "refused", "phi3", "gpt2_dora", "llama_unequal", "llama_prefix"}
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 IDS = [(7 * i * i + 3 * i + 5) % 32 for i in range(12)]

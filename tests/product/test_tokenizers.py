@@ -4,6 +4,7 @@ import json, os, subprocess
 from harness import check
 from test_hf import python
 
+BOTH_BUILDS = {"tokenizers"}
 SIDE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tokenizers_side.py")
 
 

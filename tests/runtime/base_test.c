@@ -1,5 +1,6 @@
 // Allocation, arenas, interning, text, statuses, hashing, files; Philox against Random123's known
 // answers (kat_vectors).
+// Build: both
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>

@@ -1,6 +1,7 @@
 // floats_test.c - f16, e4m3, e5m2, e8m0, dyn8 and udyn8 (contract/floats.h) against a search in
 // float64 among all the values of a type, whose formula is written here again; and the types that
 // are rounded to by lm_dtype_round.
+// Build: both
 #include "runtime/base/dtype.h"
 #include "tests/runtime/check.h"
 

@@ -1,6 +1,7 @@
 // team_test.c - teams of threads: barriers order memory, nothing is lost when threads sleep or are
 // interrupted, every piece of work is done once. team_tsan_test is the same program under the
 // thread sanitizer, which checks the order of memory.
+// Build: both
 #define _GNU_SOURCE
 #include "runtime/base/team.h"
 

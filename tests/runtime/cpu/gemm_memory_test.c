@@ -1,5 +1,6 @@
 // gemm_memory_test.c - memory after GEMMs by oneDNN: the process grows by the panels of each thread
 // once, not with every call.
+// Build: plain
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

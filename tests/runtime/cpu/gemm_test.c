@@ -1,6 +1,7 @@
 // gemm_test.c - GEMMs of plans against plain loops in double, with random strides, batch axes and
 // summed axes, in every type and by every implementation (f32 also through the matmul primitives
 // that bf16 uses on processors that multiply it); equal bits for every number of threads.
+// Build: plain
 #include <dirent.h>
 #include <math.h>
 #include <stdio.h>
