@@ -237,6 +237,32 @@ static void gradients_test(void) {
   subject_free(&s);
 }
 
+// One GEMM for the gradients of all layers, which are apart from each other in memory.
+static const char batch[] = "stage step\n"
+                            "axis l = 3, t = 4, d = 5, e = 2\n"
+                            "param @l.w : f32[l, d, e] stacked 1 as @l.#.w = normal(1)\n"
+                            "param @l.v : f32[l, e] stacked 1 as @l.#.v = normal(1)\n"
+                            "func @f(%x: f32[l, t, d], %y: f32[l, t, e]) -> (y: f32[l, t, e]) {\n"
+                            "  %g = dot %x, %y over(t)\n"
+                            "  accum @l.w, %g\n"
+                            "  return %y\n"
+                            "}\n";
+
+static void batch_test(void) {
+  subject s = text_subject(batch, NULL);
+  run_compare(&s, "f");
+  const lm_plan_func *f = lm_plan_func_find(s.plan, "f");
+  int gemms = 0;
+  for (int i = 0; i < f->n_steps; i++) {
+    if (f->steps[i].kind != LM_STEP_GEMM)
+      continue;
+    gemms += f->steps[i].gemm->accumulate && f->steps[i].initializes;
+    CHECK(lm_plan_step_saved(f, i) == 3 * 5 * 2 * (int64_t)sizeof(float));
+  }
+  CHECK(gemms == 1);
+  subject_free(&s);
+}
+
 // A table whose memory ends with rows of zeros: a padded GEMM reads them, and the GEMM of its
 // gradient writes them. The gradient of v, whose rows are added without padding, has its padding
 // cleared.
@@ -341,8 +367,17 @@ static void text_test(const char *text, const char *name) {
   subject_free(&s);
 }
 
+// The same in a reversed loop, whose stacks have the opposite order: in slots, with as many copies.
 static void carries_test(void) {
-  text_test(carries, "f");
+  char reversed[sizeof carries + 16];
+  const char *at = strstr(carries, " over(n)");
+  snprintf(reversed, sizeof reversed, "%.*s reversed%s", (int)(at - carries), carries, at);
+  subject s = text_subject(carries, NULL), r = text_subject(reversed, NULL);
+  run_compare(&s, "f");
+  run_compare(&r, "f");
+  CHECK(copies_of_control(&r, "f") == copies_of_control(&s, "f"));
+  subject_free(&s);
+  subject_free(&r);
 }
 static void nested_test(void) {
   text_test(nested, "f");
@@ -552,6 +587,7 @@ int main(void) {
   views_test();
   parts_test();
   gradients_test();
+  batch_test();
   table_test();
   side_by_side_test();
   update_test();
