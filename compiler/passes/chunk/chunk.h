@@ -20,7 +20,9 @@ typedef struct lm_chunked {
   // one before it; through the whole chunk; behind each position j to the end of the chunk.
   lm_value *now, *before, *whole, *rest;
   lm_value *to_now, *to_before; // unless keyed: from j through i, and through the position before i
-  lm_value *one; // 1, whose cotangent is that of the logarithm of to_now; NULL: of to_now itself
+  // 1, whose cotangent is that of the logarithm of to_before, and of to_now; NULL: of these
+  // themselves.
+  lm_value *one[2];
   // The weights of the update at j in the reads at i, [chunk, batch, i, j]: sums over n of c, k
   // (or w) and the decay from j to i. of_w: NULL without w.
   lm_value *of_k[LM_CHUNK_READS], *of_w[LM_CHUNK_READS];
@@ -84,7 +86,10 @@ void lm_chunk_weights(lm_chunked *x);                              // of_k and o
 int64_t lm_chunk_bounded(const lm_chunk *c);
 void lm_chunk_weights_bounded(lm_chunked *x);
 
-// ---- the delta rule (chunk_delta.c)
+// ---- the delta rule (chunk_delta.c, chunk_inverse.c)
+
+// (1 - a)^-1 of a strictly lower triangular a over i, j, which are behind the other axes.
+lm_value *lm_chunk_inverse(lm_chunked *x, lm_value *a);
 
 // Sets states and delta, and adds the latter to u. Returns the state after the last chunk.
 lm_value *lm_chunk_delta(lm_chunked *x);

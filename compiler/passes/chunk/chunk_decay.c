@@ -124,10 +124,12 @@ static lm_value *where(lm_chunked *x, lm_value *condition, lm_value *v) {
   return lm_chunk_emit2(x->b, LM_OP_ADD, v, term);
 }
 
-// True from j to i if no position between them, i included, has a = 0.
-static lm_value *kept_between(lm_chunked *x, lm_value *kept) {
-  lm_value *zeros = lm_chunk_running_sum(x, lm_chunk_number_of_zeros(x, kept));
-  return lm_chunk_emit2(x->b, LM_OP_EQ, zeros, lm_chunk_at_j(x, zeros));
+// Running sums s of v, less those through each j. inclusive: through i, else the one before it.
+static lm_value *between(lm_chunked *x, lm_opcode less, lm_value *s, lm_value *v, bool inclusive) {
+  lm_value *at_j = lm_chunk_at_j(x, s);
+  if (!inclusive)
+    s = lm_chunk_emit2(x->b, LM_OP_SUB, s, lm_chunk_rows(x, v));
+  return lm_chunk_emit2(x->b, less, s, at_j);
 }
 
 static lm_value *bounded(lm_chunked *x, lm_value *z) {
@@ -135,22 +137,43 @@ static lm_value *bounded(lm_chunked *x, lm_value *z) {
   return lm_emit_select(x->b, lm_emit2(x->b, LM_OP_LT, z, least), least, z);
 }
 
-static void decays_by_sums(lm_chunked *x, const lm_chunk_exponent *e) {
-  lm_value *sums = lm_chunk_running_sum(x, bounded(x, e->z));
-  lm_value *z = lm_chunk_emit2(x->b, LM_OP_SUB, sums, lm_chunk_at_j(x, sums));
+// z, 1 at positions with a = 0 (NULL: there are none), and their sums through each position.
+typedef struct running {
+  lm_value *z, *zeros;
+  lm_value *sum_z, *sum_zeros;
+} running;
+
+static void decay_by_sums(lm_chunked *x, const running *s, bool inclusive) {
+  lm_value *z = between(x, LM_OP_SUB, s->sum_z, s->z, inclusive);
   lm_value *i = lm_chunk_positions(x, x->i);
-  lm_value *known = lm_chunk_emit2(x->b, LM_OP_GE, i, lm_chunk_positions(x, x->j));
-  if (e->kept)
-    known = lm_chunk_emit2(x->b, LM_OP_AND, kept_between(x, e->kept), known);
-  lm_value *to_now = lm_emit1(x->b, LM_OP_EXP, where(x, known, z));
-  x->to_now = lm_emit1(x->b, LM_OP_STOP, to_now);
-  x->one = lm_emit2(x->b, LM_OP_STRAIGHT, lm_emit_const(x->b, z->type, 1), z);
+  lm_value *j = lm_chunk_positions(x, x->j);
+  lm_value *known = lm_chunk_emit2(x->b, inclusive ? LM_OP_GE : LM_OP_GT, i, j);
+  if (s->zeros) {
+    lm_value *kept = between(x, LM_OP_EQ, s->sum_zeros, s->zeros, inclusive);
+    known = lm_chunk_emit2(x->b, LM_OP_AND, kept, known);
+  }
+  lm_value *decay = lm_emit1(x->b, LM_OP_EXP, where(x, known, z));
+  decay = lm_emit1(x->b, LM_OP_STOP, decay);
+  *(inclusive ? &x->to_now : &x->to_before) = decay;
+  lm_value *one = lm_emit_const(x->b, z->type, 1);
+  x->one[inclusive] = lm_emit2(x->b, LM_OP_STRAIGHT, one, z);
+}
+
+static void decays_by_sums(lm_chunked *x, const lm_chunk_exponent *e) {
+  running s = {0};
+  s.z = bounded(x, e->z);
+  s.zeros = e->kept ? lm_chunk_number_of_zeros(x, e->kept) : NULL;
+  s.sum_z = lm_chunk_running_sum(x, s.z);
+  s.sum_zeros = s.zeros ? lm_chunk_running_sum(x, s.zeros) : NULL;
+  for (int inclusive = 0; inclusive < 2; inclusive++)
+    if (is_read(x->of, inclusive))
+      decay_by_sums(x, &s, inclusive);
 }
 
 void lm_chunk_decays(lm_chunked *x) {
   lm_chunk_exponent e = {0};
   lm_value *a = lm_chunk_rows(x, x->of->a);
-  bool rounds = x->of->dtype != LM_F32 && !is_read(x->of, false) && !x->of->keyed;
+  bool rounds = x->of->dtype != LM_F32 && !x->of->keyed;
   bool sums = rounds && lm_chunk_exponent_of(x, x->of->a, &e);
   if (sums)
     decays_by_sums(x, &e);

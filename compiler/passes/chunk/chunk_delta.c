@@ -15,54 +15,9 @@
 // A loop over the chunks computes r, or d, and the next state, two GEMMs for each chunk. All else
 // is computed for all chunks at once, also in the backward pass: what `grad` differentiates is a
 // second loop, whose factors are constants.
-//
-// The matrix is inverted by substitution, row by row: powers of of_w, whose factors
-// 1 + of_w^(2^i) also give it, can exceed the inverse by orders of magnitude where keys repeat.
 #include <string.h>
 #include "compiler/ops/widen.h"
 #include "compiler/passes/chunk/chunk.h"
-
-// (1 - a)^-1 of a strictly lower triangular a over i, j, row by row.
-static lm_value *substituted(lm_chunked *x, lm_value *a) {
-  lm_builder b = *x->b;
-  lm_axis m = lm_axis_add(b.m, b.m->axes[x->i].name, lm_axis_size(b.m, x->i), 0);
-  lm_attr to_m = {
-      .axes = {x->j},
-      .n_axes = 1,
-      .to = {m},
-      .n_to = 1,
-  };
-  lm_type row = lm_type_make(LM_INT, &x->i, 1);
-  a = lm_emit(&b, LM_OP_RENAME, &a, 1, &to_m, NULL);
-  a = lm_chunk_front(x, a, &x->i, 1);
-  lm_value *index = lm_emit(&b, LM_OP_IOTA, NULL, 0, NULL, &row);
-  lm_type t = lm_type_make(LM_F32, a->type.axis + 1, a->type.rank - 1);
-  t.axis[t.rank++] = x->j;
-  lm_value *start = lm_emit_const(&b, t, 0);
-  lm_op *scan = lm_scan_begin(&b, x->i, false, &start, 1);
-  a = lm_scan_slice(b.m, scan, a);
-  index = lm_scan_slice(b.m, scan, index);
-  lm_value *done = scan->body->args[0]; // the rows before i, along m
-  lm_value *next = lm_emit_dot(&b, a, done, &m, 1);
-  next = lm_emit2(&b, LM_OP_ADD, next, lm_chunk_unit(&b, x->j, index));
-  lm_value *put = lm_chunk_emit2(&b, LM_OP_MUL, next, lm_chunk_unit(&b, m, index));
-  lm_value *rows = lm_emit2(&b, LM_OP_ADD, done, lm_widen_to(&b, put, t));
-  lm_scan_end(&b, scan, &rows, &next, 1);
-  return scan->out[1];
-}
-
-// The same. The differential of the inverse m is m da m: that of the GEMMs m a m with constant m.
-static lm_value *inverse(lm_chunked *x, lm_value *a) {
-  lm_builder *b = x->b;
-  lm_axis k = lm_axis_add(b->m, b->m->axes[x->i].name, lm_axis_size(b->m, x->i), 0);
-  lm_axis l = lm_axis_add(b->m, b->m->axes[x->i].name, lm_axis_size(b->m, x->i), 0);
-  lm_value *m = lm_emit1(b, LM_OP_STOP, substituted(x, a));
-  lm_value *left = lm_chunk_rename(x, m, x->j, k);
-  lm_value *right = lm_chunk_rename(x, m, x->i, l);
-  a = lm_chunk_rename(x, lm_chunk_rename(x, a, x->i, k), x->j, l);
-  lm_value *both = lm_emit_dot(b, lm_emit_dot(b, left, a, &k, 1), right, &l, 1);
-  return lm_emit2(b, LM_OP_STRAIGHT, m, lm_widen_to(b, both, m->type));
-}
 
 // The type of r in a chunk: the axes of the state without n, and j before those of p.
 static lm_type type_of_r(const lm_chunked *x, lm_type h) {
@@ -226,7 +181,7 @@ lm_value *lm_chunk_delta(lm_chunked *x) {
   lm_value *a = scale ? lm_chunk_emit2(b, LM_OP_MUL, x->of_k[r], scale) : x->of_w[r];
   lm_value *z = scale ? lm_chunk_emit2(b, LM_OP_MUL, x->before, scale) : x->before;
   lm_value *w = scaled(x, x->rest, scale ? x->k : x->w);
-  lm_value *m = lm_chunk_rows_last(x, inverse(x, a));
+  lm_value *m = lm_chunk_inverse(x, a);
   lm_value *own = x->u;
   z = lm_chunk_at_j(x, scaled(x, z, lm_chunk_of(x, of->read[r].c)));
   if (!scale)

@@ -26,24 +26,29 @@ static lm_value *columns_last(lm_chunked *x, lm_value *v) {
   return lm_emit_permute(x->b, v, order, rank);
 }
 
-static lm_value *decayed(lm_chunked *x, lm_value *l, lm_value *c, lm_value *k) {
+// Those of read r. The matrix of a delta rule is inverted, so that its weights are not rounded.
+static lm_value *decayed(lm_chunked *x, int r, lm_value *k) {
+  bool inclusive = x->of->read[r].inclusive;
+  lm_value *one = x->one[inclusive];
+  lm_value *l = lm_chunk_rows_last(x, inclusive ? x->to_now : x->to_before);
+  lm_value *c = lm_chunk_of(x, x->of->read[r].c);
   lm_value *dots = lm_chunk_dot(x, c, columns_last(x, k), x->of->n, true);
-  lm_value *weights = lm_chunk_emit2(x->b, LM_OP_MUL, lm_chunk_rows_last(x, l), dots);
-  if (!x->one)
+  lm_value *weights = lm_chunk_emit2(x->b, LM_OP_MUL, l, dots);
+  if (!one)
     return weights;
-  weights = lm_emit_cast(x->b, weights, x->of->dtype);
-  if (!x->mixes)
-    lm_chunk_keep(x, weights);
-  weights = lm_chunk_f32(x, weights);
-  return lm_chunk_emit2(x->b, LM_OP_MUL, weights, lm_chunk_rows_last(x, x->one));
+  if (r != x->of->delta) {
+    weights = lm_emit_cast(x->b, weights, x->of->dtype);
+    if (!x->mixes)
+      lm_chunk_keep(x, weights);
+    weights = lm_chunk_f32(x, weights);
+  }
+  return lm_chunk_emit2(x->b, LM_OP_MUL, weights, lm_chunk_rows_last(x, one));
 }
 
 static void weights_by_gemm(lm_chunked *x) {
   for (int r = 0; r < x->of->n_reads; r++) {
-    lm_value *l = x->of->read[r].inclusive ? x->to_now : x->to_before;
-    lm_value *c = lm_chunk_of(x, x->of->read[r].c);
-    x->of_k[r] = decayed(x, l, c, x->k);
-    x->of_w[r] = x->w ? decayed(x, l, c, x->w) : NULL;
+    x->of_k[r] = decayed(x, r, x->k);
+    x->of_w[r] = x->w ? decayed(x, r, x->w) : NULL;
   }
 }
 
