@@ -30,7 +30,7 @@ static const attend_case cases[] = {
      "param @bias : f32[g, h, s] = zeros\n", BIASED, DOCUMENTS},
     {"f32, shared by groups", "f32", "b = 2, t = 40, s = 40, g = 3, h = 2, e = 16", SHARED,
      SHARED_ALONE("f32"), CAUSAL},
-    {"f16, causal, grouped", "f16", "b = 2, t = 70, s = 70, g = 2, h = 3, e = 64", "", PLAIN,
+    {"f16, causal, grouped", "f16", "b = 1, t = 70, s = 70, g = 2, h = 3, e = 64", "", PLAIN,
      CAUSAL},
     {"f16, capped, documents", "f16", "b = 1, t = 45, s = 45, g = 1, h = 2, e = 24", "", CAPPED,
      DOCUMENTS},
@@ -47,9 +47,9 @@ static const attend_case grouped[] = {
      "param @bias : f32[g, h, s] = zeros\n", BIASED, DOCUMENTS},
     {"groups, factor", "bf16", "b = 1, t = 80, s = 80, g = 1, h = 1, e = 64", "", CAPPED, DOCUMENTS,
      FACTOR},
-    {"groups, sink", "bf16", "b = 1, t = 150, s = 150, g = 2, h = 2, e = 64", SINK, PLAIN, CAUSAL,
+    {"groups, sink", "bf16", "b = 1, t = 150, s = 150, g = 2, h = 1, e = 64", SINK, PLAIN, CAUSAL,
      SUNK},
-    {"groups, wide, window", "bf16", "b = 1, t = 300, s = 300, g = 1, h = 1, e = 128", "", CAPPED,
+    {"groups, wide, window", "bf16", "b = 1, t = 260, s = 260, g = 1, h = 1, e = 128", "", CAPPED,
      WINDOW},
     {"groups, documents, biased", "bf16", "b = 2, t = 67, s = 67, g = 1, h = 2, e = 64",
      "param @bias : f32[g, h, s] = zeros\n", BIASED, DOCUMENTS},
@@ -57,9 +57,9 @@ static const attend_case grouped[] = {
 
 // The same with the derivatives of norm and rotary embedding in the epilogue.
 static const attend_case epilogues[] = {
-    {"epilogue, filled", "bf16", "b = 2, t = 128, s = 128, g = 2, h = 2, e = 64" HALVES(32), NORMS,
+    {"epilogue, filled", "bf16", "b = 1, t = 128, s = 128, g = 2, h = 2, e = 64" HALVES(32), NORMS,
      PLAIN, CAUSAL, .rotated = true},
-    {"epilogue, wide, rows end", "bf16", "b = 2, t = 70, s = 70, g = 2, h = 2, e = 128" HALVES(64),
+    {"epilogue, wide, rows end", "bf16", "b = 1, t = 70, s = 70, g = 2, h = 2, e = 128" HALVES(64),
      NORMS, PLAIN, DOCUMENTS, .rotated = true},
 };
 

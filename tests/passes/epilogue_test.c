@@ -1,5 +1,6 @@
 // epilogue_test.c - pass epilogue keeps the meaning of a model with biases, gelu and residuals:
 // values, gradients against finite differences, and its plan for a GPU on shadow memory.
+// Build: plain
 #include "codegen/cuda/cuda.h"
 #include "tests/numeric/grad_check.h"
 
