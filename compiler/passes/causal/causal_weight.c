@@ -32,7 +32,7 @@ typedef struct tracker {
   origin *from;          // by value id; NULL: only `w` is a weight
   source *of;            // by value id
   const bool *of_weight; // the axes of `w`
-  bool *zero;            // by value id: the result of an operation that is 0 wherever `w` is
+  bool *zero;            // by value id: a product with a weight, also in another layout or type
 } tracker;
 
 static bool is_column(const lm_value *v) {
@@ -57,11 +57,10 @@ static origin origin_of(const tracker *x, const lm_op *op) {
   return from;
 }
 
-// True if the value is 0 wherever `w` is, or may be.
+// True if the value is 0 wherever `w` is, or may be. A product with such a value is one, too.
 static bool is_weight(const tracker *x, const lm_value *v) {
-  if (x->from)
-    return x->from[v->id] == CHOSEN;
-  return is_column(v) || x->zero[v->id];
+  bool given = x->from ? x->from[v->id] == CHOSEN : is_column(v);
+  return given || x->zero[v->id];
 }
 
 static bool gives_weight(const tracker *x, const lm_op *op) {
