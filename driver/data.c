@@ -130,8 +130,14 @@ static void column_check(lm_ctx *c, const lm_recipe_data *d, const lm_model_colu
     return;
   lm_diag *g = known ? LM_REPORT(c, x->loc, E274, x->name) : LM_REPORT(c, x->loc, E275, x->name);
   lm_diag_note(c, g, d->loc, "data %s", d->name);
+  const char *type = x->dtype == LM_INT ? "int" : "f32";
   if (known)
     lm_diag_help(c, g, "pack best_fit(seq = %lld tokens, docs = 16)", (long long)d->seq);
+  else if (!d->plain)
+    lm_diag_help(c, g,
+                 "of lines of JSON, `%s: %s[b, t]` is the number for each position and `%s: %s[b, "
+                 "n]` that for each document of a row",
+                 x->name, type, x->name, type);
 }
 
 // Without source_seg, documents would read the sources of others, and padding.

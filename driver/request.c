@@ -161,16 +161,22 @@ static lm_status range_check(const lm_request_column *x, const lm_column_limit *
   return NULL;
 }
 
+static lm_status missing_fail(const lm_request *r, const char *name) {
+  if (r->n)
+    return lm_fail(LM_USER, "the model takes the column '%s', which the given columns lack", name);
+  bool is_source = !strncmp(name, "source", 6);
+  return lm_fail(LM_USER, "the model takes the column '%s': give %s", name,
+                 is_source ? "--source TEXT, --source-ids 1,2,3 or --columns FILE"
+                           : "--columns FILE");
+}
+
 lm_status lm_request_check(const lm_session *s, const lm_request *r) {
   const lm_plan_func *f = lm_plan_func_get(s->compiled.plan, LM_FUNC_REQUEST, 0);
   const lm_limits *l = &s->compiled.limits;
   for (int i = 0; f && i < f->n_in; i++) {
     const char *name = lm_column_name_of(f->in[i].name);
     if (name && !given_find(r, name))
-      return lm_fail(LM_USER, "the model takes the column '%s': give %s", name,
-                     strncmp(name, "source", 6) ? "--columns FILE"
-                                                : "--source TEXT, --source-ids 1,2,3 or --columns "
-                                                  "FILE");
+      return missing_fail(r, name);
   }
   for (uint32_t i = 0; i < l->n_more; i++) {
     const lm_request_column *x = given_find(r, l->more[i].name);

@@ -160,3 +160,6 @@ def test_columns_of_json_mistakes(run):
     err = run("run", fields(run, [good | {"class": -100}]), "-q", status=1)
     check("the data holds -100" in err and "to leave out -100, read select(class >= 0, class, 0) and multiply by f32(class >= 0)" in err, err)
     check("error[E275]: the data has no column 'reward'" in run("check", fields(run, [good], source='text("lines.jsonl")'), status=1))
+    text = open(fields(run, [good])).read()
+    err = run("check", run.write("rows.lm", text.replace("reward: f32[b, t]", "reward: f32[b]")), status=1)
+    check("help: of lines of JSON, `reward: f32[b, t]` is the number for each position" in err, err)

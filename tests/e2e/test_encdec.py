@@ -198,7 +198,7 @@ def test_encdec_mistakes(run):
     check("Pair is an encoder-decoder model" in error and "use lmc generate with --source" in error, error)
     z = np.zeros((1, 4), "<i4")
     for tensors, message in (
-        (dict(source=z, source_pos=z), "the model takes the column 'source_seg'"),
+        (dict(source=z, source_pos=z), "the model takes the column 'source_seg', which the given columns lack"),
         (dict(source=z, source_pos=z, source_seg=z[:, :3]), "error[E0F3]"),
         (dict(source=z.astype("<f4")), "source is F32, and a column of `apply` of type int"),
         (dict(source=np.zeros((2, 4), "<i4")), "source is not one row"),
