@@ -148,7 +148,7 @@ void el_run_body(lm_elab *e, const ast_stmt *st, const el_val *var, const el_val
   e->nested--;
   bool incomplete = has_parse_error(&st->body);
   if (e->frame->has_result && !incomplete)
-    EL_ERR(e, st->loc, E025);
+    EL_ERR(e, e->frame->result.loc.file ? e->frame->result.loc : st->loc, E025);
   e->frame->has_result = false;
   for (uint32_t i = 0; i < st->carry.n; i++) {
     out[i] = *carried_value(e, st->carry.v[i].text);

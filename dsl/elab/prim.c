@@ -268,20 +268,32 @@ static const struct {
 #undef PRIMITIVE
 };
 
+static const char *const NAMED[] = {"before", "after", "stride", "dilate"};
+
+// How many of NAMED are arguments of the primitive.
+static int named_arguments(const char *primitive) {
+  if (!strcmp(primitive, "window"))
+    return LM_COUNT(NAMED);
+  return !strcmp(primitive, "stack") || !strcmp(primitive, "expand");
+}
+
+// expand also takes new axes by name.
 static bool is_named_argument(const char *primitive, const char *name) {
-  static const char *const of_window[] = {"before", "after", "stride", "dilate"};
-  bool window = false;
-  for (size_t i = 0; i < LM_COUNT(of_window) && strcmp(primitive, "window") == 0; i++)
-    window |= strcmp(name, of_window[i]) == 0;
-  return window || strcmp(primitive, "expand") == 0 ||
-         (strcmp(primitive, "stack") == 0 && strcmp(name, "before") == 0);
+  bool found = !strcmp(primitive, "expand");
+  for (int i = 0; i < named_arguments(primitive); i++)
+    found |= !strcmp(name, NAMED[i]);
+  return found;
 }
 
 static bool check_argument_names(lm_elab *e, const ast_expr *x, const char *primitive) {
   for (uint32_t k = 0; k < x->n_args; k++)
     if (x->args[k].kind == ARG_NAMED && !is_named_argument(primitive, x->args[k].name)) {
       lm_diag *d = EL_ERR(e, x->args[k].loc, E05B, primitive, x->args[k].name);
-      el_help_word(e, d, x->args[k].name);
+      const char *near = lm_nearest(x->args[k].name, NAMED, named_arguments(primitive));
+      if (near)
+        lm_diag_help(e->c, d, "did you mean '%s'?", near);
+      else
+        el_help_word(e, d, x->args[k].name);
       return false;
     }
   return true;

@@ -68,6 +68,15 @@ static const ast_member *after_find(const ast_decl *d) {
   return NULL;
 }
 
+// Where the body assigns a state last.
+static lm_loc assigned_at(const ast_member *m, lm_sym name) {
+  lm_loc at = m->loc;
+  for (uint32_t i = 0; i < m->body.n; i++)
+    if (m->body.v[i]->kind == ST_SET && m->body.v[i]->names.v[0].text == name)
+      at = m->body.v[i]->expr->loc;
+  return at;
+}
+
 void el_run_after(lm_elab *e, el_ref *ref, el_val *state) {
   el_inst *inst = ref->inst;
   const ast_member *m = after_find(inst->decl);
@@ -93,9 +102,11 @@ void el_run_after(lm_elab *e, el_ref *ref, el_val *state) {
   el_run(e, &m->body);
   if (frame.has_result && frame.result.k != V_ERROR)
     EL_ERR(e, m->loc, E0FD);
-  for (uint32_t i = 0; i < inst->n_params; i++)
-    if (inst->params[i].is_state)
-      state[i] = el_over_axes(e, el_names_find(&frame.names, inst->params[i].name)->val,
-                              &inst->params[i].axes, m->loc);
+  for (uint32_t i = 0; i < inst->n_params; i++) {
+    const el_param *p = &inst->params[i];
+    if (p->is_state)
+      state[i] = el_over_axes(e, el_names_find(&frame.names, p->name)->val, &p->axes,
+                              assigned_at(m, p->name));
+  }
   e->frame = frame.up;
 }

@@ -32,7 +32,7 @@ typedef struct tracker {
   origin *from;          // by value id; NULL: only `w` is a weight
   source *of;            // by value id
   const bool *of_weight; // the axes of `w`
-  bool *zero;            // by value id: a product with a weight, also in another layout or type
+  bool *zero;            // by value id: a weight times a number, in any layout and type
 } tracker;
 
 static bool is_column(const lm_value *v) {
@@ -57,7 +57,7 @@ static origin origin_of(const tracker *x, const lm_op *op) {
   return from;
 }
 
-// True if the value is 0 wherever `w` is, or may be. A product with such a value is one, too.
+// True if the value is 0 wherever `w` is, or may be. Such a value times another one is one.
 static bool is_weight(const tracker *x, const lm_value *v) {
   bool given = x->from ? x->from[v->id] == CHOSEN : is_column(v);
   return given || x->zero[v->id];
