@@ -95,6 +95,9 @@ typedef struct cuda_wish {
   // parallel axis
   bool alone;
   int fastest;
+  // CUDA_TEAM: a team is a block of so many threads, and vectors have at most so many elements; 0:
+  // the rule
+  int threads, width;
 } cuda_wish;
 
 // The array in shared memory that has the rows of a GEMM's operand A (prologue.c).
@@ -323,6 +326,8 @@ bool cuda_holds_rows(const cuda_emit *e);
 void cuda_rows_declare(cuda_emit *e, lm_buf *head, lm_buf *in_place);
 // Bytes of the pool that holds the sums; 0 if they are in declared arrays, or in the results.
 int64_t cuda_sums_pool(const cuda_emit *e);
+// True if registers shall leave room for two blocks on a multiprocessor.
+bool cuda_is_paired(const cuda_emit *e);
 // True if shared memory can hold a set of the sums for each team of a block.
 bool cuda_sums_fit(const cuda_emit *e, int teams);
 void cuda_sums_begin(cuda_emit *e, lm_buf *b);

@@ -255,23 +255,6 @@ static void launch_of(const cuda_emit *e, lm_kernel_code *out) {
                        : cuda_extent_product(e->g.m, a->axes, a->n_axes);
 }
 
-// Sums over points have about two blocks for each multiprocessor (choose): their registers shall
-// leave room for both, if the sums in shared memory do. Of two large blocks a thread has 64.
-static bool is_paired(const lm_plan_options *o, const cuda_emit *e, const cuda_code *c,
-                      const lm_kernel_code *out) {
-  enum {
-    FEW = 40
-  };
-  int loaded = 0;
-  for (uint32_t p = 0; p < e->g.s->n_passes; p++) {
-    int n = cuda_loaded_registers(e, (int)p);
-    loaded = n > loaded ? n : loaded;
-  }
-  bool room = c->threads <= CUDA_THREADS ||
-              (c->threads <= CUDA_ROWS_THREADS && e->kept_registers + loaded <= FEW);
-  return e->g.kernel->attr.n_to && room && 2 * out->launch.shared <= cuda_max_pool(&o->target);
-}
-
 bool cuda_kernel_emit(const lm_plan_options *o, const lm_op *kernel, lm_arena *arena,
                       lm_kernel_code *out) {
   const lm_module *m = lm_op_module(kernel);
@@ -300,7 +283,7 @@ bool cuda_kernel_emit(const lm_plan_options *o, const lm_op *kernel, lm_arena *a
     cuda_emit *e = cuda_emit_make(o, kernel, NULL, temporary);
     c = cuda_emit_code(e, arena);
     launch_of(e, out);
-    c->paired = is_paired(o, e, c, out);
+    c->paired = cuda_is_paired(e);
     cuda_flat_free(e);
     lm_gen_free(&e->g);
   }

@@ -186,13 +186,33 @@ int cuda_loaded_registers(const cuda_emit *e, int pass) {
   return n;
 }
 
+// Sums over points have about two blocks for each multiprocessor (choose): their registers shall
+// leave room for both, if the sums in shared memory do. Of two large blocks a thread has 64.
+bool cuda_is_paired(const cuda_emit *e) {
+  enum {
+    FEW = 40,
+    MOST = 56 // in a shape that search.c asks for
+  };
+  int threads = e->team * e->teams, loaded = 0;
+  int few = e->wish.threads ? MOST : FEW;
+  for (uint32_t p = 0; p < e->g.s->n_passes; p++) {
+    int n = cuda_loaded_registers(e, (int)p);
+    loaded = n > loaded ? n : loaded;
+  }
+  bool room = threads <= CUDA_THREADS ||
+              (threads <= CUDA_ROWS_THREADS && e->kept_registers + loaded <= few);
+  return e->g.kernel->attr.n_to && room && 2 * cuda_sums_pool(e) <= e->max_pool;
+}
+
 // True if the pass has registers for n more sums beside the vectors that it loads.
 static bool has_room(const cuda_emit *e, int n) {
   enum {
     PASS_REGISTERS = 72 // of 128
   };
-  int sums = sum_registers(e) + n;
-  return sums <= CUDA_SUM_REGISTERS && sums + cuda_loaded_registers(e, e->g.pass) <= PASS_REGISTERS;
+  int share = e->wish.threads > CUDA_THREADS ? 4 : 1; // of 64 registers few are left for sums
+  int sums = share * (sum_registers(e) + n);
+  int loaded = cuda_loaded_registers(e, e->g.pass);
+  return sums <= CUDA_SUM_REGISTERS && sums + loaded <= PASS_REGISTERS;
 }
 
 // Adds x to a sum in a register, if the pass has only a loop over lanes, and maybe one over the

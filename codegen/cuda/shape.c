@@ -144,14 +144,16 @@ static int element_bytes(lm_type t) {
   return t.dtype == LM_BOOL ? 4 : lm_dtype_bytes((lm_dtype)t.dtype);
 }
 
-static int widest(const lm_op *kernel) {
+static int widest(const cuda_emit *e) {
+  const lm_op *kernel = e->g.kernel;
+  int width = 4;
   for (uint32_t i = 0; i < kernel->n_in; i++)
     if (kernel->in[i]->type.rank && element_bytes(kernel->in[i]->type) < 4)
-      return 8;
+      width = 8;
   for (uint32_t i = 0; i < kernel->n_out; i++)
     if (element_bytes(kernel->out[i]->type) < 4)
-      return 8;
-  return 4;
+      width = 8;
+  return e->wish.width && e->wish.width < width ? e->wish.width : width;
 }
 
 // True if vectors of that width end where the loop does, and at each bound that partitions it.
@@ -180,14 +182,10 @@ static void vector_choose(cuda_emit *e, int pass) {
   const lm_gen_loop *last = &d->loop[d->n - 1];
   if (last->dyn || d->n == LM_GEN_LOOPS || !contiguous(e, pass, last->var))
     return;
-  int width = widest(e->g.kernel);
+  int width = widest(e);
   while (!width_fits(last, width))
     width /= 2;
-  if (width == 1)
-    return;
   e->width[pass] = width;
-  if (last->size > width)
-    vector_split(e, d, width);
 }
 
 // ---- thread groups within a team
@@ -227,7 +225,7 @@ static void group_choose(cuda_emit *e, int pass) {
   if (!is_partial(e->g.s, r) || r->v->def->code == LM_OP_SCATTER)
     return;
   int at = summed_contiguous(e, pass);
-  int width = widest(e->g.kernel);
+  int width = widest(e);
   int group = 1;
   if (at < 0 || d->n == LM_GEN_LOOPS)
     return;
@@ -243,8 +241,6 @@ static void group_choose(cuda_emit *e, int pass) {
     group *= 2;
   e->group[pass] = group;
   e->width[pass] = width;
-  if (width > 1 && l.size > width)
-    vector_split(e, d, width);
 }
 
 // ---- teams
@@ -399,6 +395,11 @@ static bool rows_team(cuda_emit *e, int64_t n) {
 }
 
 static void team_choose(cuda_emit *e) {
+  if (e->wish.threads) {
+    e->team = e->wish.threads;
+    e->teams = 1;
+    return;
+  }
   int64_t n = longest(e);
   int64_t points =
       e->g.kernel->attr.n_to ? lm_axis_size(e->g.m, e->g.kernel->attr.to[0]) : cuda_points(e);
@@ -418,6 +419,34 @@ static void team_choose(cuda_emit *e) {
     e->teams /= 2;
   if (e->g.kernel->attr.n_to && !rows_team(e, n))
     teams_fit(e);
+}
+
+// A warp of which most lanes have no vector of a short row takes as long as one whose lanes all
+// have a part of one: the vectors of such a pass are narrower.
+static void vectors_narrow(cuda_emit *e, int pass) {
+  const lm_gen_domain *d = &e->g.domains[pass];
+  int lanes = e->team < CUDA_WARP ? e->team : CUDA_WARP;
+  int *group = &e->group[pass];
+  double n = times(d) / e->width[pass]; // vectors
+  for (; !*group && e->width[pass] > 1 && 2 * n <= lanes; n *= 2)
+    e->width[pass] /= 2;
+  if (!*group || cuda_online_is(e, pass))
+    return;
+  double kept = times(d) / (double)d->loop[d->n - 1].size;
+  while (e->width[pass] > 1 && *group < CUDA_WARP && 2 * *group * kept <= e->team) {
+    e->width[pass] /= 2;
+    *group *= 2;
+  }
+}
+
+// Splits the innermost loop of a pass into vectors.
+static void vectors_split(cuda_emit *e, int pass) {
+  lm_gen_domain *d = &e->g.domains[pass];
+  if (e->form == CUDA_TEAM && e->team > 1 && !e->rows)
+    vectors_narrow(e, pass);
+  int width = e->width[pass];
+  if (width > 1 && d->loop[d->n - 1].size > width)
+    vector_split(e, d, width);
 }
 
 // Moves a loop next to the last one, or to the last one that is not within a vector.
@@ -452,10 +481,13 @@ void cuda_shape_choose(cuda_emit *e) {
     if (e->form == CUDA_TEAM && !e->rows)
       group_choose(e, (int)i);
   }
-  if (e->wish.next)
-    loop_move(e, &e->g.domains[0], e->wish.next - 1);
   if (e->form == CUDA_TEAM && !e->rows)
     team_choose(e);
+  for (uint32_t i = 0; i < e->g.s->n_passes; i++)
+    if (!e->tile[i])
+      vectors_split(e, (int)i);
+  if (e->wish.next)
+    loop_move(e, &e->g.domains[0], e->wish.next - 1);
 }
 
 // ---- merging
