@@ -80,7 +80,7 @@ static void choices_set(lm_target *t) {
 
 static bool reads_strided(const lm_op *kernel, uint32_t i) {
   return cuda_attend_reads_strided(kernel, i) || cuda_mix_reads_strided(kernel, i) ||
-         cuda_chain_reads_strided(kernel, i);
+         cuda_chain_reads_strided(kernel, i) || cuda_states_reads_strided(kernel, i);
 }
 
 const lm_codegen lm_cuda_codegen = {.choose = choices_set,
@@ -101,6 +101,7 @@ const lm_codegen lm_cuda_codegen = {.choose = choices_set,
                                     .mixes = cuda_mix_is_supported,
                                     .mixes_sizes = cuda_mix_sizes,
                                     .chains = cuda_chain_is_supported,
+                                    .scan_multiplies = cuda_states_is_supported,
                                     .epilogue = lm_cuda_epilogue_is_supported,
                                     .scales = lm_cuda_scales,
                                     .may_merge = cuda_may_merge,

@@ -418,6 +418,13 @@ bool cuda_mix_reads_strided(const lm_op *kernel, uint32_t i);        // the same
 void cuda_mix_emit(const lm_plan_options *o, const lm_op *kernel, lm_arena *arena,
                    lm_kernel_code *out);
 
+// ---- states.c: scans that multiply at each position
+bool cuda_states_fits(const lm_op *scan);                             // of this form
+bool cuda_states_is_supported(const lm_target *t, const lm_op *scan); // for lm_codegen
+bool cuda_states_reads_strided(const lm_op *scan, uint32_t i);        // the same
+void cuda_states_emit(const lm_plan_options *o, const lm_op *scan, lm_arena *arena,
+                      lm_kernel_code *out);
+
 // ---- kernel.c; these two for lm_codegen
 bool cuda_kernel_emit(const lm_plan_options *o, const lm_op *kernel, lm_arena *arena,
                       lm_kernel_code *out);

@@ -265,7 +265,7 @@ bool cuda_kernel_emit(const lm_plan_options *o, const lm_op *kernel, lm_arena *a
     return true;
   }
   if (lm_op_chains(kernel)) {
-    cuda_chain_emit(o, kernel, arena, out);
+    (cuda_states_fits(kernel) ? cuda_states_emit : cuda_chain_emit)(o, kernel, arena, out);
     return true;
   }
   if (lm_kernel_dot(kernel)) {

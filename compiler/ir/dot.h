@@ -127,7 +127,7 @@ static inline lm_op *lm_kernel_mix(const lm_op *op) {
         return o;
   return NULL;
 }
-// True for a scan whose region has a GEMM (pass chain_kernels).
+// True for a scan whose region has a GEMM (passes chain_kernels and scan_gemms).
 static inline bool lm_op_chains(const lm_op *op) {
   const lm_op *o = op->code == LM_OP_SCAN ? op->body->first : NULL;
   while (o && o->code != LM_OP_DOT)

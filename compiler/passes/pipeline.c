@@ -86,6 +86,8 @@ const char *const lm_pipeline[] = {
     "chain_kernels",
     "mix_kernels",
     "dce",
+    "scan_gemms",
+    "dce",
     "gemm_kernels",
     "dce",
     "bucket",

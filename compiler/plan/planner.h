@@ -118,6 +118,8 @@ struct lm_codegen {
   // True if it generates this scan, whose region reads and updates the carry by GEMMs
   // (lm_op_chains); NULL: none.
   bool (*chains)(const lm_target *t, const lm_op *scan);
+  // The same of a scan whose region adds a GEMM to the carry, and reads it by another one.
+  bool (*scan_multiplies)(const lm_target *t, const lm_op *scan);
   // True if the target's library supports this GEMM with its residual, bias or gelu; NULL: none.
   bool (*epilogue)(const lm_plan_gemm *g);
   // True if the target's library multiplies the codes of this GEMM with scales; NULL: none.

@@ -15,6 +15,7 @@
 #include "tests/cuda/grouped_case.h"
 #include "tests/cuda/joined_case.h"
 #include "tests/cuda/mix_case.h"
+#include "tests/cuda/states_case.h"
 #include "tests/runtime/arena.h"
 
 typedef struct plant {
@@ -324,6 +325,40 @@ static char *chain_run(const plant *p, uint64_t *out_bits) {
   return plan_run(ctx, plan, out_bits);
 }
 
+// Three positions of two states, in warps beside each other and below each other.
+static const states_case states_shape = {
+    "planted", "c = 3, i = 32, j = 32, b = 1, g = 1, h = 2, p = 32, n = 32",
+    STATES_ALL(STATES_FORWARD), 2, 2};
+static const plant states_plants[] = {
+    // the next tiles are copied while other warps multiply those before them
+    {NULL, "lm_barrier();\n    if (step < 2)", "if (step < 2)"},
+    {NULL, "lm_copies_wait(0);\n", "\n"},
+    {NULL, "(1 - stage)", "stage"},
+    {NULL, "lm_grid_begin();\n", "\n"},
+    // the state of other warps is read that is not stored; then two warps store one
+    {NULL, "lm_barrier();\n    for (int32_t i", "for (int32_t i"},
+    {NULL, "/ 32 % 2 * 16", "/ 32 % 1 * 16"},
+    {NULL, "factor = after;", "\n"},                    // other bits
+    {NULL, "at % 2;\n", "at % 1;\n"},                   // two blocks on one state
+    {NULL, "(1 - stage) * 1280", "(1 - stage) * 1320"}, // a tile beside the next one
+};
+
+static char *states_run(const plant *p, uint64_t *out_bits) {
+  lm_ctx *ctx = lm_ctx_create();
+  lm_plan_options target = simt_options_of("sm_90a", false);
+  target.target.units = 2;
+  lm_buf text = {0};
+  states_text(&states_shape, &text);
+  lm_module *m = parse_and_run(ctx, text.p, "decompose,cse,dce,fuse");
+  states_kernels_make(m, "sm_90a");
+  lm_plan *plan = lm_plan_build(m, &target);
+  lm_buf_free(&text);
+  CHECK(plan && plan->n_kernels == 1 && plan->kernels[0].name[0] == 's');
+  if (p)
+    mistake_plant(&plan->kernels[0], p, ctx->arena);
+  return plan_run(ctx, plan, out_bits);
+}
+
 static const plant few_rows_plants[] = {
     {NULL, "lm_barrier();\n", "\n"},         // reads sums of other warps that are not written yet
     {NULL, "* 2 + m) * 16", "* 2 + m) * 8"}, // sums of two rows at one index
@@ -542,6 +577,15 @@ static void chain_plants_run(void) {
   }
 }
 
+static void states_plants_run(void) {
+  uint64_t right, bits;
+  CHECK(!states_run(NULL, &right));
+  for (size_t i = 0; i < LM_COUNT(states_plants); i += plants_step()) {
+    char *found = states_run(&states_plants[i], &bits);
+    found_check(&states_plants[i], found, bits != right);
+  }
+}
+
 static void attention_run(const attend_case *c, const plant *p, size_t n) {
   uint64_t right, bits;
   CHECK(!run(c, &(plant){"sm_90a"}, false, &right));
@@ -564,6 +608,7 @@ int main(void) {
   joined_plants_run();
   mix_plants_run();
   chain_plants_run();
+  states_plants_run();
   firsts_run(few_rows_shape, few_rows_plants, LM_COUNT(few_rows_plants));
   firsts_run(split_shape, split_plants, LM_COUNT(split_plants));
   firsts_run(merge_shape, merge_plants, LM_COUNT(merge_plants));

@@ -19,10 +19,13 @@ LM_INLINE float lm_negative_lse(float lse) {
 //
 // s[n] += 16 rows of a from `row` on times the 8 n rows of b: a tile of scores from queries and
 // keys.
-#define LM_TILE_DOT_BF16(...) LM_TILE_DOT_HALF(lm_mma_bf16, __VA_ARGS__)
-#define LM_TILE_DOT_F16(...) LM_TILE_DOT_HALF(lm_mma_f16, __VA_ARGS__)
-#define LM_TILE_DOT_HALF(MMA, s, N, a, row, b, WIDTH, PITCH)                                       \
-  LM_UNROLL_2 for (int32_t k = 0; k < (WIDTH); k += 16) {                                          \
+// LM_TILE_READ_BF16 is the same where there are registers to unroll it, and addresses are
+// constants.
+#define LM_TILE_DOT_BF16(...) LM_TILE_DOT_HALF(LM_UNROLL_2, lm_mma_bf16, __VA_ARGS__)
+#define LM_TILE_DOT_F16(...) LM_TILE_DOT_HALF(LM_UNROLL_2, lm_mma_f16, __VA_ARGS__)
+#define LM_TILE_READ_BF16(...) LM_TILE_DOT_HALF(LM_UNROLL, lm_mma_bf16, __VA_ARGS__)
+#define LM_TILE_DOT_HALF(UNROLL, MMA, s, N, a, row, b, WIDTH, PITCH)                               \
+  UNROLL for (int32_t k = 0; k < (WIDTH); k += 16) {                                               \
     uint32_t a_[4], b_[4];                                                                         \
     const int32_t l_ = lm_thread() % 32;                                                           \
     lm_matrices_load(a_, a, ((row) + l_ % 16) * (PITCH) + k + l_ / 16 * 8);                        \
@@ -53,6 +56,21 @@ LM_INLINE float lm_negative_lse(float lse) {
       LM_UNROLL for (int32_t i = 0; i < 2; i++) b_[i] =                                            \
           lm_tf32(lm_get(b, (n * 8 + g_) * (PITCH) + q_ + i * 4));                                 \
       lm_mma_tf32(s[n], a_, b_);                                                                   \
+    }                                                                                              \
+  }
+
+// h[n] += 16 rows from `row` on times 8 n columns from `col` on, of the sum over K terms of the
+// outer products of the rows of a and b: what positions add to a state.
+#define LM_TILE_OUTER_BF16(h, N, a, row, A_PITCH, b, col, B_PITCH, K)                              \
+  LM_UNROLL for (int32_t k = 0; k < (K); k += 16) {                                                \
+    uint32_t a_[4], b_[4];                                                                         \
+    const int32_t l_ = lm_thread() % 32;                                                           \
+    lm_matrices_load_transposed(a_, a,                                                             \
+                                (k + l_ / 16 * 8 + l_ % 8) * (A_PITCH) + (row) + l_ / 8 % 2 * 8);  \
+    LM_UNROLL for (int32_t n = 0; n < (N); n += 2) {                                               \
+      lm_matrices_load_transposed(b_, b, (k + l_ % 16) * (B_PITCH) + (col) + n * 8 + l_ / 16 * 8); \
+      lm_mma_bf16(h[n], a_, b_);                                                                   \
+      lm_mma_bf16(h[n + 1], a_, b_ + 2);                                                           \
     }                                                                                              \
   }
 
