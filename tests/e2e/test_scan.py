@@ -104,7 +104,7 @@ def step_of(run, file, model, seq, target):
 
 def test_steps_of_layers(run):
     """operations, GEMMs and the time that the cost model predicts for an H100: for each token constant in the length of rows, except that
-    the first chunk of a row reads no state, and beside a Llama, whose operations grow. Mamba-2 takes 1.21 to 1.30 times the predicted step
+    the first chunk of a row reads no state, and beside a Llama, whose operations grow. Mamba-2 takes 1.17 to 1.26 times the predicted step
     (docs/benchmarks.md, which also has steps measured on a CPU)"""
     run.write("text.txt", TEXT)
     for name, (file, size, llama, most) in SIZED.items():
