@@ -55,14 +55,6 @@ static lm_dtype half_of(const lm_attend_spec *f) {
   return same && (!f->vjp || in[LM_ATTEND_DO]->type.dtype == t) ? t : LM_F32;
 }
 
-static int64_t widest(const lm_attend_spec *f) {
-  int64_t n = f->v_channels.size;
-  for (int i = 0; i < f->n_dots; i++)
-    if (f->dots[i].over.size > n)
-      n = f->dots[i].over.size;
-  return n;
-}
-
 // Writes the kernel with tiles of the given size; returns false if they do not fit into shared
 // memory.
 static bool attempt(cuda_attend *e, int rows, int cols, lm_buf *body, int64_t *blocks) {
@@ -86,8 +78,8 @@ static size_t size_first(const cuda_attend *e) {
   if (!e->f.vjp)
     return 0;
   if (e->half)
-    return widest(&e->f) > 64;
-  return widest(&e->f) > 96 ? 3 : 1;
+    return cuda_attend_widest(&e->f) > 64;
+  return cuda_attend_widest(&e->f) > 96 ? 3 : 1;
 }
 
 static bool form_choose(cuda_attend *e, lm_buf *body, int64_t *blocks) {
@@ -194,7 +186,8 @@ bool cuda_attend_make(const lm_plan_options *o, const lm_op *op, lm_arena *tempo
 }
 
 void cuda_attend_free(cuda_attend *e) {
-  lm_buf *used[] = {&e->declare, &e->point, &e->by_row, &e->by_pair, &e->by_col, &e->by_element};
+  lm_buf *used[] = {&e->declare, &e->point,      &e->by_row,   &e->by_pair,
+                    &e->by_col,  &e->by_element, &e->producer, &e->consumer};
   for (size_t i = 0; i < LM_COUNT(used); i++)
     lm_buf_free(used[i]);
 }
@@ -229,7 +222,7 @@ bool cuda_attend_emit(const lm_plan_options *o, const lm_op *op, lm_arena *arena
   else if (ok && !form_choose(&e, &body, &blocks)) {
     ok = false;
     lm_buf_printf(&why, "heads of %lld elements do not fit into shared memory",
-                  (long long)widest(&e.f));
+                  (long long)cuda_attend_widest(&e.f));
   }
   if (ok && !split)
     finish(&e, &body, blocks, arena, out);

@@ -41,6 +41,11 @@ typedef struct cuda_attend {
   int n_maps; // tensor maps of operands that TMA copies
   const lm_target *target;
   double instructions; // of epilogues, of all lanes
+  // With wgmma: the text of the producer and of the consumers, section by section.
+  lm_buf producer, consumer;
+  int n_sections;
+  int slots;     // of the rows of the section's items
+  int64_t items; // of all sections so far
 } cuda_attend;
 
 // ---- attend_tile.c: elements of the region, tiles of operands
@@ -62,12 +67,15 @@ void cuda_attend_channel_offset(cuda_attend *e, lm_buf *b, lm_type t, const int6
 void cuda_attend_loops(cuda_attend *e, lm_buf *b, const char *body);
 void cuda_attend_rows(cuda_attend *e, lm_buf *b); // the loop over r that fills the arrays of by_row
 int64_t cuda_attend_width(int64_t n);             // padded to a multiple of 16
+int64_t cuda_attend_widest(const lm_attend_spec *f); // elements of a head
 int64_t cuda_attend_pitch(const cuda_attend *e, int64_t n);
 const char *cuda_attend_pool(cuda_attend *e, const char *type, int bytes, const char *prefix,
                              int number, int64_t n);
 // Fills b<k> with the positions of operand k from row0 (or col0) on, one row for each.
 void cuda_attend_fill(cuda_attend *e, lm_buf *b, uint32_t k, const lm_attend_axes *channels);
 void cuda_attend_fills_wait(cuda_attend *e, lm_buf *b);
+// With wgmma, "b1" or "b1 + slot * 8192": the rows of an item of operand k.
+const char *cuda_attend_rows_at(cuda_attend *e, uint32_t k, int64_t width);
 // to[n] += rows of operand x times rows of operand y; x has the axis of rows, y the axis of
 // columns.
 void cuda_attend_dot(cuda_attend *e, lm_buf *b, const char *to, uint32_t x, uint32_t y,
@@ -95,14 +103,14 @@ int64_t cuda_attend_forward(cuda_attend *e, lm_buf *b); // returns the number of
 void cuda_attend_section_begin(cuda_attend *e, bool rows_are_s);
 // Appends the declarations, then the text.
 void cuda_attend_section_put(cuda_attend *e, const lm_buf *tile, lm_buf *out);
-// Decodes block `at` of a section into row0 and the point of the given axes. Returns the number of
-// blocks.
+// Decodes item `at` of a section into row0 and the point of the given axes. Returns the number of
+// items: of blocks, or with wgmma of what blocks take one after another.
 int64_t cuda_attend_rows_begin(cuda_attend *e, lm_buf *b, const lm_axis *axes, int n,
                                int64_t points);
 
-// Parts of the forward pass, in order: the rows of the block; empty sums; x = scores, then weights;
-// o rescaled to the new maximum; o and lse.
-int64_t cuda_attend_forward_begin(cuda_attend *e, lm_buf *b); // returns the number of blocks
+// Parts of the forward pass, in order: the rows of the block (returns the number of items); empty
+// sums; x = scores, then weights; o rescaled to the new maximum; o and lse.
+int64_t cuda_attend_forward_begin(cuda_attend *e, lm_buf *b);
 void cuda_attend_sums_begin(lm_buf *b, long long width);
 // x = score / scale; very low where masked, -inf beyond the axis.
 void cuda_attend_scores(cuda_attend *e, lm_buf *b);
@@ -122,24 +130,35 @@ typedef struct cuda_attend_side {
 } cuda_attend_side;
 typedef struct cuda_attend_work {
   cuda_attend_side row[4], col[4];
-  int n_row, n_col; // operands that the block keeps, operands that arrive tile by tile
+  int n_row, n_col; // operands of an item's rows, operands that arrive tile by tile
+  // Copies of an item's rows in shared memory: with two, those of the next item arrive early.
+  int slots;
   // The operands of columns arrive in n_streams streams of equal numbers of operands; each stream
   // has its own barriers.
   int n_streams;
   const char *loops;
   int n_loops; // around the tiles of columns
-  // Additional work of the producer warpgroup for each tile.
+  // Additional work of the producer's warp for each tile.
   const char *per_tile;
-  // Text of the consumer warpgroups: before the loops, then when the block's own rows are there;
-  // inside the loops; for each tile; after all.
+  // Text of both roles: row0 and the point of item `at`. n: the number of items.
+  const char *decode;
+  int64_t n;
+  // Text of the consumer warpgroups: before the loops, then when the item's rows are there; inside
+  // the loops; for each tile; after all.
   const char *first, *held, *rows, *tile, *last;
+  bool holds_all; // nothing reads the rows in shared memory after `held`
 } cuda_attend_work;
 // Adds an operand unless it is already there.
 void cuda_attend_work_side(cuda_attend_side *to, int *n, uint32_t k,
                            const lm_attend_axes *channels);
 // Must precede other pools of the section.
 void cuda_attend_warpgroups_pools(cuda_attend *e, const cuda_attend_work *w);
-void cuda_attend_warpgroups_put(cuda_attend *e, lm_buf *b, const cuda_attend_work *w);
+// Threads hold the rows of the first n operands, from which cuda_attend_dot then multiplies.
+void cuda_attend_rows_hold(cuda_attend *e, lm_buf *b, const cuda_attend_work *w, int n);
+// Adds a section to both roles; the consumers' is `consumer`, or if NULL the usual one.
+void cuda_attend_warpgroups_add(cuda_attend *e, const cuda_attend_work *w, const lm_buf *consumer);
+// Writes the kernel of all sections; returns the number of blocks.
+int64_t cuda_attend_warpgroups_put(cuda_attend *e, lm_buf *b, bool per_tile);
 // Why wgmma cannot read the tiles of operand k; NULL if it can.
 const char *cuda_attend_warpgroups_tile_why(cuda_attend *e, uint32_t k,
                                             const lm_attend_axes *channels);

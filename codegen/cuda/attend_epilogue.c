@@ -113,7 +113,7 @@ static void sums_put(cuda_attend *e, const lm_attend_sum *s, const cuda_gemm *x,
     lm_buf_printf(b,
                   "LM_GROUP_LINES_PUT(%s, w%u, %lld, %d)\nlm_group_barrier();\n"
                   "if (lm_thread() < %lld) r%u[chunk * %lld + lm_thread()] = "
-                  "lm_lines_sum(%s, %d, %lld);\n",
+                  "lm_lines_sum(%s, %d, %lld);\nlm_group_barrier();\n",
                   lines, i, head, PAD, head, i, head, lines, LINES, head + PAD);
   }
 }

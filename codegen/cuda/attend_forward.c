@@ -203,7 +203,8 @@ int64_t cuda_attend_rows_begin(cuda_attend *e, lm_buf *b, const lm_axis *axes, i
                   cached_points * tiles, cached_points, cached_points, all, cached_points * tiles);
   lm_buf_printf(b, "const lm_at row0 = %s * %d;\nat = first + at %% wide;\n", tile, e->rows);
   coordinates(e, b, axes, n);
-  lm_buf_printf(b, "if (row0 >= %s) return;\n", cuda_attend_extent(e, e->values.row));
+  if (!e->warpgroups)
+    lm_buf_printf(b, "if (row0 >= %s) return;\n", cuda_attend_extent(e, e->values.row));
   return points * tiles;
 }
 

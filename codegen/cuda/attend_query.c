@@ -74,13 +74,16 @@ static const char *staged_index(const cuda_attend *e, const char *col) {
 // delta, four lanes do.
 void cuda_attend_query_cols(cuda_attend *e, lm_buf *b) {
   int lanes = lm_attend_has_delta(e->f.op) ? 1 : 4;
-  const char *me = e->warpgroups ? "me" : "lm_thread()";
-
   cuda_attend_pool(e, "float", 4, "neg_lses", -1, (e->warpgroups ? 2 : 1) * e->cols);
   cuda_attend_pool(e, "float", 4, "deltas", -1, (e->warpgroups ? 2 : 1) * e->cols);
-  lm_buf_printf(b, "%sfor (int32_t i = %s / %d; i < %d; i += %d) {\n",
-                e->warpgroups ? "LM_UNROLL_1\n" : "", me, lanes, e->cols,
-                (e->warpgroups ? 128 : 2 * e->rows) / lanes);
+  if (e->warpgroups) // by one warp, whose loads are in flight together
+    lm_buf_printf(b,
+                  "%s\nfor (int32_t j = 0; j < %d; j++) {\nconst int32_t i = me / %d + j * %d;\n",
+                  lanes > 1 ? "LM_UNROLL_1" : "LM_UNROLL", e->cols * lanes / CUDA_WARP, lanes,
+                  CUDA_WARP / lanes);
+  else
+    lm_buf_printf(b, "for (int32_t i = lm_thread() / %d; i < %d; i += %d) {\n", lanes, e->cols,
+                  2 * e->rows / lanes);
   lm_buf_printf(b, "const lm_at col = lm_min_index(col0 + i, %s);\nfloat dot = 0.0f;\n",
                 cuda_attend_extent(e, e->values.col));
   lm_buf_puts(b, row_dot(e, "col"));

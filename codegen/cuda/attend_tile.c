@@ -11,6 +11,14 @@ const char *cuda_attend_extent(cuda_attend *e, lm_axis a) {
   return lm_gen_extent(&e->g, lm_axis_size(e->f.m, a), e->f.m->axes[a].dyn, 1);
 }
 
+int64_t cuda_attend_widest(const lm_attend_spec *f) {
+  int64_t n = f->v_channels.size;
+  for (int i = 0; i < f->n_dots; i++)
+    if (f->dots[i].over.size > n)
+      n = f->dots[i].over.size;
+  return n;
+}
+
 // ---- offsets in memory
 
 static const int64_t *strides_of(cuda_attend *e, lm_type t, const int64_t *stride) {
@@ -297,6 +305,12 @@ void cuda_attend_fills_wait(cuda_attend *e, lm_buf *b) {
   lm_buf_puts(b, "lm_barrier();\n");
 }
 
+const char *cuda_attend_rows_at(cuda_attend *e, uint32_t k, int64_t width) {
+  return e->slots > 1
+             ? lm_arena_printf(e->g.arena, "b%u + slot * %lld", k, (long long)(e->rows * width))
+             : lm_arena_printf(e->g.arena, "b%u", k);
+}
+
 void cuda_attend_dot(cuda_attend *e, lm_buf *b, const char *to, uint32_t x, uint32_t y,
                      int64_t width) {
   if (e->warpgroups && e->held[x]) {
@@ -306,10 +320,10 @@ void cuda_attend_dot(cuda_attend *e, lm_buf *b, const char *to, uint32_t x, uint
   }
   if (e->warpgroups) {
     lm_buf_printf(b,
-                  "float %s[%d][4];\nLM_GROUP_DOT(%s, %d, b%u, lm_thread() / 128 * 64, %d, b%u "
+                  "float %s[%d][4];\nLM_GROUP_DOT(%s, %d, %s, lm_thread() / 128 * 64, %d, b%u "
                   "+ stage * %lld, %lld)\n",
-                  to, e->cols / 8, to, e->cols, x, CUDA_WARPGROUP_ROWS, y,
-                  e->cols * (long long)width, (long long)width);
+                  to, e->cols / 8, to, e->cols, cuda_attend_rows_at(e, x, width),
+                  CUDA_WARPGROUP_ROWS, y, e->cols * (long long)width, (long long)width);
     return;
   }
   lm_buf_printf(b, "float %s[%d][4] = {{0}};\n", to, e->cols / 8);

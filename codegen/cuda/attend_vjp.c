@@ -444,24 +444,10 @@ static void work_of(const cuda_attend *e, lm_axis row, lm_axis col, cuda_attend_
   cuda_attend_work_side(w->col, &w->n_col, value_side(e, col), &e->f.v_channels);
 }
 
-// Threads hold the tiles of the first n operands of the block's rows, from which cuda_attend_dot
-// then multiplies. From registers the first operand takes no bandwidth of shared memory, which
-// limits GEMMs of two shared operands with 64 columns, and its descriptors need no instructions.
-static void rows_hold(cuda_attend *e, lm_buf *b, const cuda_attend_work *w, int n) {
-  for (uint32_t i = 0; i < e->f.op->n_in; i++)
-    e->held[i] = false;
-  for (int i = 0; i < n; i++) {
-    uint32_t k = w->row[i].k;
-    long long width = w->row[i].channels->size;
-    e->held[k] = true;
-    lm_buf_printf(b, "uint32_t f%u[%lld][4];\nLM_GROUP_HOLD(f%u, b%u, %d, %lld)\n", k, width / 16,
-                  k, k, e->rows, width);
-  }
-}
-
-// The text of a section by warpgroups: `first`, then the tiles for each point of the axes that it
-// sums over, then `last`.
-static void section_groups(cuda_attend *e, lm_buf *text, const section *s) {
+// Adds a section by warpgroups: of each item `first`, then the tiles for each point of the axes
+// that it sums over, then `last`.
+static void section_groups(cuda_attend *e, const section *s) {
+  lm_buf decode = {0};
   lm_buf around = {0};
   lm_buf first = {0};
   lm_buf rows = {0};
@@ -472,10 +458,15 @@ static void section_groups(cuda_attend *e, lm_buf *text, const section *s) {
   cuda_attend_work w = {
       .n_streams = 1,
       .n_loops = s->n_rest,
+      .slots = cuda_attend_widest(&e->f) > CUDA_WARPGROUP_COLS ? 1 : 2,
+      .holds_all = has_registers(e, s) && !s->over_s,
   };
   work_of(e, e->values.row, e->values.col, &w);
-  rows_hold(e, &held, &w, !has_registers(e, s) ? 0 : s->over_s ? 1 : w.n_row);
   cuda_attend_warpgroups_pools(e, &w);
+  cuda_attend_rows_hold(e, &held, &w, w.holds_all ? w.n_row : has_registers(e, s));
+  if (sums_points(e, s))
+    lm_buf_puts(&decode, "const lm_at chunk = at;\n(void)chunk;\n");
+  w.n = cuda_attend_rows_begin(e, &decode, s->axes, s->n_axes, s->points);
   if (!s->over_s)
     cuda_attend_query_cols(e, &cols);
   dots(e, &tile, s);
@@ -486,6 +477,7 @@ static void section_groups(cuda_attend *e, lm_buf *text, const section *s) {
   if (s->over_s)
     cuda_attend_query_rows(e, &rows);
   stores(e, &last, s);
+  w.decode = decode.p;
   w.loops = around.n ? around.p : "";
   w.per_tile = cols.n ? cols.p : "";
   w.first = first.p;
@@ -493,8 +485,8 @@ static void section_groups(cuda_attend *e, lm_buf *text, const section *s) {
   w.rows = rows.n ? rows.p : "";
   w.tile = tile.p;
   w.last = last.p;
-  cuda_attend_warpgroups_put(e, text, &w);
-  lm_buf *used[] = {&around, &first, &rows, &tile, &last, &cols, &held};
+  cuda_attend_warpgroups_add(e, &w, NULL);
+  lm_buf *used[] = {&decode, &around, &first, &rows, &tile, &last, &cols, &held};
   for (size_t i = 0; i < LM_COUNT(used); i++)
     lm_buf_free(used[i]);
 }
@@ -525,40 +517,42 @@ static void section_tiles(cuda_attend *e, lm_buf *text, const section *s) {
 // Returns the number of blocks of the section; `at` counts them in the text.
 static int64_t section_put(cuda_attend *e, lm_buf *b, const section *s) {
   lm_buf text = {0};
-  if (e->warpgroups)
-    e->cols = s->over_s && has_registers(e, s) ? 2 * CUDA_WARPGROUP_COLS : CUDA_WARPGROUP_COLS;
-  cuda_attend_section_begin(e, !s->over_s);
-  if (sums_points(e, s))
-    lm_buf_puts(&text, "const lm_at chunk = at;\n");
   int64_t blocks = cuda_attend_rows_begin(e, &text, s->axes, s->n_axes, s->points);
-  if (e->warpgroups)
-    section_groups(e, &text, s);
-  else
-    section_tiles(e, &text, s);
+  section_tiles(e, &text, s);
+  lm_buf_printf(b, "if (at < %lld) {\n", (long long)blocks);
   cuda_attend_section_put(e, &text, b);
+  lm_buf_printf(b, "return;\n}\nat -= %lld;\n", (long long)blocks);
   lm_buf_free(&text);
   return blocks;
 }
 
+// True if sum i is the first one of its section.
+static bool begins_section(const cuda_attend *e, int i, const section *s) {
+  for (int k = 0; k < i; k++)
+    if (in_section(e, s, k))
+      return false;
+  return true;
+}
+
 int64_t cuda_attend_backward(cuda_attend *e, lm_buf *b) {
   int64_t blocks = 0;
-  lm_buf_puts(b, "lm_at at = block;\n");
+  bool per_tile = false;
+  if (!e->warpgroups)
+    lm_buf_puts(b, "lm_at at = block;\n");
   for (int i = 0; i < e->f.n_sums; i++) {
     section s = section_of(e, i);
-    bool first = true;
-    for (int k = 0; k < i; k++)
-      first &= !in_section(e, &s, k);
-    if (!first)
+    if (!begins_section(e, i, &s))
       continue;
-    lm_buf text = {0};
-    int64_t n = section_put(e, &text, &s);
-    lm_buf_printf(b, "if (at < %lld) {\n", (long long)n);
-    lm_buf_add(b, text.p, text.n);
-    lm_buf_printf(b, "return;\n}\nat -= %lld;\n", (long long)n);
-    lm_buf_free(&text);
-    blocks += n;
+    if (e->warpgroups)
+      e->cols = s.over_s && has_registers(e, &s) ? 2 * CUDA_WARPGROUP_COLS : CUDA_WARPGROUP_COLS;
+    per_tile |= !s.over_s;
+    cuda_attend_section_begin(e, !s.over_s);
+    if (e->warpgroups)
+      section_groups(e, &s);
+    else
+      blocks += section_put(e, b, &s);
   }
-  return blocks;
+  return e->warpgroups ? cuda_attend_warpgroups_put(e, b, per_tile) : blocks;
 }
 
 // Why the section cannot use wgmma; NULL if wgmma reads the tiles of every operand and the tiles of

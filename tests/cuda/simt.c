@@ -318,6 +318,7 @@ static void block_run(void) {
   simt.scheduler.stack = NULL;
   simt.n_arrays = 0;
   simt.n_barriers = simt.n_boxes = 0;
+  simt.takes = 0;
   memset(simt.base, 0, sizeof simt.base);
   simt.declared = 0;
   memset(simt.wait, DONE, sizeof simt.wait);
@@ -380,11 +381,15 @@ void simt_run(void (*call)(void *args), void *args, int64_t blocks, int threads)
   simt.blocks = blocks;
   simt.random = 1;
   simt.kernels++;
+  simt.queue = NULL;
+  simt.taken = 0;
   simt_global_begin();
   for (int64_t k = 0; k < blocks; k++) {
     simt.block = simt.schedule == SIMT_BACKWARD ? blocks - 1 - k : k;
     block_run();
   }
+  if (simt.queue && *simt.queue)
+    simt_report_add(0, "leaves %u in a queue", *simt.queue);
 }
 
 // ---- functions that kernels call
@@ -400,6 +405,21 @@ API int64_t lm_simt_block(void) {
 }
 API int64_t lm_simt_grid(void) {
   return simt.blocks;
+}
+// Blocks run one after another here, and side by side on a GPU, where any of them may take the next
+// item. So the schedules divide the items: among all blocks; to those that take first; at random.
+API int32_t lm_simt_take(uint32_t *taken, int32_t n, int line) {
+  int32_t before = (int32_t)*taken;
+  bool last = simt.block == simt.blocks - 1;
+  if (simt.blocks > n)
+    simt_report_add(line, "takes one of %d items for %lld blocks", n, (long long)simt.blocks);
+  *taken = before < n - 1 ? *taken + 1 : 0;
+  simt.queue = taken;
+  if (simt.schedule == SIMT_BACKWARD)
+    return before + (int32_t)simt.blocks;
+  if (simt.schedule == SIMT_FORWARD)
+    return (int32_t)(simt.block + ++simt.takes * simt.blocks);
+  return !last && simt_random() % 4 == 0 ? n : (int32_t)(simt.blocks + simt.taken++);
 }
 API void lm_simt_grid_begin(void) {
   simt.fibers[simt.current].begun = true;
@@ -436,15 +456,33 @@ API void *lm_simt_word(const void *p, int64_t bytes, int write) {
 
 // ---- shared memory
 
+// Ends the arrays that another one of this name or at these addresses replaces.
+static void arrays_end(const char *name, int64_t at, int64_t bytes) {
+  int n = 0;
+  for (int i = 0; i < simt.n_arrays; i++) {
+    const array *a = &simt.arrays[i];
+    bool apart = a->offset + a->bytes <= at || at + bytes <= a->offset;
+    if (apart && strcmp(a->name, name) != 0)
+      simt.arrays[n++] = *a;
+  }
+  simt.n_arrays = n;
+}
+
 static void *array_add(const char *name, int64_t at, int64_t bytes) {
-  for (int i = 0; i < simt.n_arrays; i++)
-    if (!strcmp(simt.arrays[i].name, name))
-      return simt.shared + simt.arrays[i].offset;
+  for (int i = 0; i < simt.n_arrays; i++) {
+    const array *a = &simt.arrays[i];
+    if (!strcmp(a->name, name) && a->offset == at && a->bytes == bytes)
+      return simt.shared + at;
+  }
   if (simt.n_arrays == ARRAYS || at + bytes > SHARED)
     LM_BUG("%s: too much shared memory", name);
-  simt.arrays[simt.n_arrays++] = (array){name, at, bytes};
   for (int64_t i = at / GRAIN; i < (at + bytes + GRAIN - 1) / GRAIN; i++)
-    simt.shadows[i] = (shadow){.write.thread = -1};
+    if (simt_array_at(i * GRAIN))
+      simt.shadows[i].old = true;
+    else
+      simt.shadows[i] = (shadow){.write.thread = -1};
+  arrays_end(name, at, bytes);
+  simt.arrays[simt.n_arrays++] = (array){name, at, bytes};
   return simt.shared + at;
 }
 
@@ -510,7 +548,7 @@ void simt_grain_check(shadow *s, access_kind kind, const array *a, int64_t byte,
   access x = {kind, a, byte, line};
   if (s->coming)
     access_report(&x, "where a copy is in flight");
-  if (kind != ACCESS_WRITE && s->write.thread < 0)
+  if (kind != ACCESS_WRITE && (s->write.thread < 0 || s->old))
     access_report(&x, "which no thread wrote");
   if (!simt_ordered(&s->write) && s->write.thread >= ENGINE)
     access_report(&x, "which a TMA copy wrote with no wait since");
@@ -528,6 +566,7 @@ void simt_grain_check(shadow *s, access_kind kind, const array *a, int64_t byte,
     return;
   s->write = now;
   s->readers = s->adders = 0;
+  s->old = false;
 }
 
 const array *simt_array_at(int64_t at) {

@@ -8,6 +8,10 @@
 #include "tests/cuda/attend_case.h"
 #include "tests/runtime/arena.h"
 
+enum {
+  UNITS = 2
+};
+
 static const attend_case cases[] = {
     {"f32, causal, grouped", "f32", "b = 2, t = 70, s = 70, g = 2, h = 3, e = 24", "", PLAIN,
      CAUSAL},
@@ -120,6 +124,7 @@ static void run_case(const attend_case *c, const char *passes, const char *arch,
   lm_module *step = module_make(ctx[0], text.p, NULL);
   lm_module *kernel = module_make(ctx[1], text.p, passes);
   lm_plan_options target = simt_options_of(arch, tf32);
+  target.target.units = UNITS; // of kernels with warpgroups: blocks, which take several items each
   lm_plan *plan = lm_plan_build(kernel, &target);
   CHECK(plan && with_groups(plan) == (arch ? 2 : 0));
   CHECK(!c->rotated || has_epilogues(kernel));

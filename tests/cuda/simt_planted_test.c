@@ -29,7 +29,14 @@ static const plant plants[] = {
     {"sm_90a", "lm_phase_wait(done, stage, parity);\n", "\n"},
     {"sm_90a", "lm_phase_wait(done, stage, parity);\n", "\n", true},
     {"sm_90a", "lm_phase_wait(ready, stage, parity);\n", "\n"},
-    {"sm_90a", "lm_phase_wait(ready, 4, 0);\n", "\n"}, // the block's rows
+    {"sm_90a", "lm_phase_wait(ready, 4 + slot, slot_parity);\n", "\n"}, // an item's rows
+    {"sm_90a", "if (++slot == 2)", "if (++slot == 1)"},
+    {"sm_90a", "if (++v == 2)", "if (++v == 1)"},
+    {"sm_90a", "n_items = 4", "n_items = 5"},   // an item that is none
+    {"sm_90a", "item - 4;", "item - 3;", true}, // another item of the second section
+    // a section begins while consumers are in the one before; over values of its columns
+    {"sm_90a", "lm_roles_barrier();\n", "\n", true},
+    {"sm_90a", "lm_proxy_fence();\n      lm_roles", "lm_roles", true},
     {"sm_90a", "lm_phase_expect(ready, stage, 16384);\n",
      "lm_phase_expect(ready, stage, 16368);\n"},
     {"sm_90a", "lm_phase_expect(ready, stage, 16384);\n",
@@ -43,9 +50,19 @@ static const plant plants[] = {
 static const attend_case shape = {
     "planted", "bf16", "b = 1, t = 390, s = 390, g = 1, h = 1, e = 64", "", PLAIN, CAUSAL};
 
+// Wide heads: the rows of all items have the same address.
+static const plant wide_plants[] = {
+    {"sm_90a", "lm_phase_wait(done, 4, slot_parity);\n", "\n", true},
+};
+static const attend_case wide_shape = {
+    "planted", "bf16", "b = 1, t = 260, s = 260, g = 1, h = 1, e = 128", "", PLAIN, CAUSAL};
+
 // The derivatives of norm and rotary embedding in the epilogue.
 static const plant epilogue_plants[] = {
     {"sm_90a", "lm_group_barrier();\n", "\n", true}, // sums that other threads have not stored
+    // the sums of the next item
+    {"sm_90a", "lines2, 64, 72);\n            lm_group_barrier();\n", "lines2, 64, 72);\n", true},
+    {"sm_90a", "lm_proxy_fence();\n    lm_roles", "lm_roles", true}, // boxes over sums
     {"sm_90a", "LM_GROUP_LINES_PUT(lines2, w1, 64, 8)", "LM_GROUP_LINES_PUT(lines2, w1, 64, 0)",
      true},                                                 // lines that overlap
     {"sm_90a", "if (row < row_end) {", "{", true},          // rows of the next batch
@@ -97,6 +114,7 @@ static char *run(const attend_case *c, const plant *p, bool planted, uint64_t *o
   lm_ctx *ctx = lm_ctx_create();
   lm_module *m = module_make(ctx, text.p, c->rotated ? WITH_EPILOGUE : WITH_DELTA);
   lm_plan_options target = simt_options_of(p->arch, false);
+  target.target.units = 2; // blocks that take the items
   lm_plan *plan = lm_plan_build(m, &target);
   CHECK(plan);
   if (planted)
@@ -600,6 +618,7 @@ int main(void) {
   for (size_t i = 0; i < LM_COUNT(races); i++)
     race_run(&races[i]);
   attention_run(&shape, plants, LM_COUNT(plants));
+  attention_run(&wide_shape, wide_plants, LM_COUNT(wide_plants));
   attention_run(&epilogue_shape, epilogue_plants, LM_COUNT(epilogue_plants));
   gemms_run(&gemm_shape, gemm_plants, LM_COUNT(gemm_plants));
   gemms_run(&heads_shape, heads_plants, LM_COUNT(heads_plants));

@@ -20,7 +20,7 @@ enum {
   REPORTS = 20,
   COPIES = 256,
   READERS = 4,
-  BARRIERS = 32,
+  BARRIERS = 40,
   GROUP = 128,
   WGMMAS = 64,
   BOXES = 64,
@@ -111,11 +111,12 @@ typedef struct touch {
   int16_t thread;
   uint32_t clock;
 } touch;
-// `coming`: a copy in flight will write it.
+// `coming`: a copy in flight will write it. `old`: its bytes are of an array that another one has
+// replaced.
 typedef struct shadow {
   touch write, read[READERS], add[READERS];
   uint8_t readers, adders;
-  bool coming;
+  bool coming, old;
 } shadow;
 typedef enum {
   ACCESS_READ, // the numbers that kernels pass
@@ -153,6 +154,10 @@ typedef struct simt_state {
   context scheduler;
   int threads, current;
   int64_t block, blocks;
+  // What kernels have taken from a queue: in this launch all blocks, and this block.
+  const uint32_t *queue;
+  int64_t taken;
+  int32_t takes;
   bool running; // a kernel, and not the host program around it
   void (*call)(void *args);
   void *args;

@@ -49,8 +49,7 @@ def test_spills(run):
             rows = json.loads(run("explain", file, "cost", "--target", target, "--json"))["rows"]
             rates = [row["flops"] / row["predicted_s"] for row in rows if row["name"].startswith("grouped")]
             check(len(rates) == 6 and 2e14 < min(rates) and max(rates) < 8e14, f"{target}: {rates}")
-        # attention of Mixtral for sm_90a: two numbers of a block, stored before its loop and read behind it
-        found = [(k, n) for k, n in gpu_cost.spilled(code) if n > (8 if k[0] == "a" else 0)]
+        found = gpu_cost.spilled(code)
         check(not found, f"{file}, {target}: {found}")
 
 
@@ -68,8 +67,7 @@ def test_training_kernels(run):
     for file in files:
         for target in gpu_cost.TARGETS:
             code = json.loads(run("compile", file, "--target", target, "--json"))
-            # dk and dv for sm_90a with four heads of queries for each head of keys: a number of a block, read behind its loop
-            found = [(k, n) for k, n in gpu_cost.spilled(code) if n > (4 if k[0] == "a" and target == "sm_90a" else 0)]
+            found = gpu_cost.spilled(code)
             check(not found and max(k["registers"] for k in code["machine_code"]) <= 255, f"{file}, {target}: {found}")
     p = subprocess.run([f"{ROOT}/scripts/sass", *files, "--lmc", run.lmc, "--check", *(x for t in gpu_cost.TARGETS for x in ("--target", t))],
                        cwd=ROOT, capture_output=True, text=True)

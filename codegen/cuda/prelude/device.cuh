@@ -25,6 +25,8 @@
 // Arrays in one pool whose size the launch gives; `at` is an offset in bytes.
 #define LM_POOL_DECLARE() extern __shared__ __align__(1024) uint8_t lm_pool[]
 #define LM_POOL(T, name, at, n) T *const name = (T *)(lm_pool + (at))
+// In global memory, 0 when the kernel is loaded and at the end of each launch.
+#define LM_QUEUE(name) static uint32_t name
 #define lm_get(a, i) ((a)[i])
 #define lm_put(a, i, x) ((void)((a)[i] = (x)))
 
@@ -80,6 +82,15 @@ LM_INLINE uint32_t lm_shared_add(uint32_t *a, int32_t i, uint32_t x) {
 }
 LM_INLINE int32_t lm_bits_count(uint32_t bits) {
   return __popc(bits);
+}
+// For a warp: the next of n items that no block has begun, n or more if there is none. Blocks, at
+// most n, begin with items 0, 1, 2 and so on, and take others until there is none: n times in all,
+// after which the counter has wrapped to 0.
+LM_INLINE int32_t lm_item_take(uint32_t *taken, int32_t n) {
+  uint32_t i = 0;
+  if (lm_thread() % 32 == 0)
+    i = atomicInc(taken, (uint32_t)n - 1);
+  return (int32_t)__shfl_sync(~0u, i, 0) + (int32_t)gridDim.x;
 }
 
 // Two bf16 or f16 in a word, the first in the lower half.

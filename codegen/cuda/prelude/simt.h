@@ -24,6 +24,7 @@ extern void *lm_simt_pool(const char *name, int64_t at, int64_t bytes);
 extern uint32_t lm_simt_address(const void *p);
 extern void *lm_simt_access(const void *base, int64_t offset, int64_t bytes, int write, int line);
 extern uint32_t lm_simt_add(uint32_t *base, int64_t i, uint32_t x, int line);
+extern int32_t lm_simt_take(uint32_t *taken, int32_t n, int line);
 extern void *lm_simt_word(const void *p, int64_t bytes, int write);
 extern int32_t lm_simt_thread(void), lm_simt_threads(void);
 extern int64_t lm_simt_block(void), lm_simt_grid(void);
@@ -46,6 +47,7 @@ extern uint32_t lm_simt_vote(bool x, int line);
                                          1, __LINE__) = lm_value;                                  \
   } while (0)
 #define lm_shared_add(a, i, x) lm_simt_add(a, i, x, __LINE__)
+#define LM_QUEUE(name) static uint32_t name
 #define lm_word_get(W, to, p, i)                                                                   \
   ((void)__builtin_memcpy(                                                                         \
       &(to), lm_simt_word((const char *)(p) + (i) * (int64_t)sizeof(W), sizeof(W), 0), sizeof(W)))
@@ -78,6 +80,8 @@ LM_INLINE int32_t lm_lane(void) {
 LM_SHUFFLE(f32, float)
 LM_SHUFFLE(f64, double)
 LM_SHUFFLE(int, int32_t)
+#define lm_item_take(taken, n)                                                                     \
+  lm_shuffle_int(~0u, lm_lane() ? 0 : lm_simt_take(taken, n, __LINE__), 0)
 
 // Approximations are wrong by the bounds in device.cuh, in a direction that the bits of the operand
 // decide: a test that passes does not rely on a better unit.
@@ -179,6 +183,7 @@ extern void lm_simt_pingpong(int i, int count, int wait, int line);
 #define lm_pingpong_wait(i) lm_simt_pingpong(i, 256, 1, __LINE__)
 #define lm_pingpong_arrive(i) lm_simt_pingpong(i, 256, 0, __LINE__)
 #define lm_group_barrier() lm_simt_pingpong(2, 256, 1, __LINE__)
+#define lm_roles_barrier() lm_simt_pingpong(3, 288, 1, __LINE__)
 #define lm_registers_fewer(n) ((void)0)
 #define lm_registers_more(n) ((void)0)
 #define lm_wgmma_fence() ((void)0)

@@ -6,6 +6,8 @@
 #define lm_pingpong_wait(i) asm volatile("bar.sync %0, 256;" ::"r"((i) + 1) : "memory")
 #define lm_pingpong_arrive(i) asm volatile("bar.arrive %0, 256;" ::"r"((i) + 1) : "memory")
 #define lm_group_barrier() asm volatile("bar.sync 3, 256;" ::: "memory") // of both groups
+// Of both groups and the producer's warp.
+#define lm_roles_barrier() asm volatile("bar.sync 4, 288;" ::: "memory")
 #define lm_registers_fewer(n) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(n))
 #define lm_registers_more(n) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(n))
 
