@@ -61,9 +61,9 @@ static const attend_case grouped[] = {
 
 // The same with the derivatives of norm and rotary embedding in the epilogue.
 static const attend_case epilogues[] = {
-    {"epilogue, filled", "bf16", "b = 1, t = 128, s = 128, g = 2, h = 2, e = 64" HALVES(32), NORMS,
+    {"epilogue, filled", "bf16", "b = 2, t = 128, s = 128, g = 2, h = 2, e = 64" HALVES(32), NORMS,
      PLAIN, CAUSAL, .rotated = true},
-    {"epilogue, wide, rows end", "bf16", "b = 1, t = 70, s = 70, g = 2, h = 2, e = 128" HALVES(64),
+    {"epilogue, wide, rows end", "bf16", "b = 2, t = 70, s = 70, g = 2, h = 2, e = 128" HALVES(64),
      NORMS, PLAIN, DOCUMENTS, .rotated = true},
 };
 

@@ -32,8 +32,8 @@ static const plant plants[] = {
     {"sm_90a", "lm_phase_wait(ready, 4 + slot, slot_parity);\n", "\n"}, // an item's rows
     {"sm_90a", "if (++slot == 2)", "if (++slot == 1)"},
     {"sm_90a", "if (++v == 2)", "if (++v == 1)"},
-    {"sm_90a", "n_items = 4", "n_items = 5"},   // an item that is none
-    {"sm_90a", "item - 4;", "item - 3;", true}, // another item of the second section
+    {"sm_90a", "n_items = 3", "n_items = 4"},   // an item that is none
+    {"sm_90a", "item - 3;", "item - 2;", true}, // another item of the second section
     // a section begins while consumers are in the one before; over values of its columns
     {"sm_90a", "lm_roles_barrier();\n", "\n", true},
     {"sm_90a", "lm_proxy_fence();\n      lm_roles", "lm_roles", true},
@@ -48,7 +48,7 @@ static const plant plants[] = {
     {"sm_90a", "col0, 0", "col0 + 1, 0"}, // one position off: no race, but other bits
 };
 static const attend_case shape = {
-    "planted", "bf16", "b = 1, t = 390, s = 390, g = 1, h = 1, e = 64", "", PLAIN, CAUSAL};
+    "planted", "bf16", "b = 1, t = 260, s = 260, g = 1, h = 1, e = 64", "", PLAIN, CAUSAL};
 
 // Wide heads: the rows of all items have the same address.
 static const plant wide_plants[] = {
