@@ -1,6 +1,7 @@
 // simt_states_test.c - scans that multiply at each position, under the shim against the
 // interpreter: both directions, states in one block and in two, operands that are read through
 // views; forms beside the pattern; the width of indices.
+// Build: plain
 #include "tests/codegen/cache.h" // defines _GNU_SOURCE, so it comes first
 #define SIMT_ARCH "sm_90a"
 #define SIMT_UNITS 2
