@@ -14,6 +14,7 @@ enum {
   // Larger rows are in the workspace, larger sums in the pool, whose size the launch gives.
   CUDA_MAX_SHARED = 40 << 10,
   CUDA_UNROLLED = 8,       // iterations of a loop of a thread without a team that run at a time
+  CUDA_SCAN_AHEAD = 32,    // limit for the positions of a scan whose slices are loaded at a time
   CUDA_MAX_LOCAL = 128,    // limit in elements for a row in a thread's local array
   CUDA_SUM_REGISTERS = 40, // limit for the sums over points that a thread has in registers
 };
@@ -343,6 +344,7 @@ const char *cuda_vector_load(cuda_emit *e, const char *base, const char *index, 
 
 // ---- scan.c: the loop over positions, carries in registers
 void cuda_scan_put(cuda_emit *e, lm_buf *b);
+int64_t cuda_scan_waits(const cuda_emit *e);            // for loads, of a thread
 bool cuda_scan_omits(const lm_op *op, uint32_t buffer); // lm_codegen.omits
 void cuda_scan_params(const lm_op *s, cuda_code *c);
 bool cuda_carry_is(const cuda_emit *e, uint32_t i); // operand or result i is one in a register

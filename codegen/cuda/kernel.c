@@ -239,7 +239,7 @@ static void launch_of(const cuda_emit *e, lm_kernel_code *out) {
     int64_t positions = lm_axis_size(e->g.m, lm_scan_axis(e->scan));
     out->instructions *= (double)positions;
     out->partial *= (double)positions;
-    out->launch.waits = e->carries_in_registers ? positions / CUDA_UNROLLED : positions;
+    out->launch.waits = cuda_scan_waits(e);
   }
   bool unrolled = e->team == 1 && (!e->scan || e->carries_in_registers);
   out->n_workspaces = e->n_workspaces;

@@ -9,7 +9,8 @@
 //   out0[point] = carry0;
 //
 // So a position does not wait for a carry in memory, and the loads of eight positions are in flight
-// at a time. A constant that a carry starts with is part of the text, and a last carry that nothing
+// at a time; of a small region those of 16 or 32, which are loaded before the first of them is
+// computed. A constant that a carry starts with is part of the text, and a last carry that nothing
 // uses is not written: neither has memory. If a point has several elements of a carry, as where the
 // body sums over an axis, its carries are in memory.
 #include "codegen/common/scan.h"
@@ -71,6 +72,89 @@ static const char *carry_start(cuda_emit *e, uint32_t i) {
   return lm_gen_const_text(e->g.arena, t, start->def->attr.num);
 }
 
+// ---- slices of several positions
+
+// Numbers that a thread has from its loads, and operations of a position whose loop is unrolled.
+enum {
+  AHEAD = 64,
+  FEW = 12
+};
+
+// The positions whose slices are loaded before the first of them is computed: of a small region, as
+// many as a thread has registers for. Stores of one position would otherwise be in front of the
+// loads of the next. 0: the loads are in the loop over positions.
+static int64_t ahead(const cuda_emit *e) {
+  const lm_axis_info *axis = &e->g.m->axes[lm_scan_axis(e->scan)];
+  int64_t slices = lm_scan_slices(e->scan), n = CUDA_SCAN_AHEAD;
+  int ops = 0;
+  for (const lm_op *op = e->scan->body->first; op; op = op->next)
+    ops++;
+  if (!e->carries_in_registers || axis->dyn || !slices || ops > FEW)
+    return 0;
+  while (n > CUDA_UNROLLED && (n * slices > AHEAD || axis->size % n))
+    n /= 2;
+  return n > CUDA_UNROLLED ? n : 0;
+}
+
+int64_t cuda_scan_waits(const cuda_emit *e) {
+  int64_t positions = lm_axis_size(e->g.m, lm_scan_axis(e->scan));
+  int64_t n = ahead(e);
+  if (!e->carries_in_registers)
+    return positions;
+  return positions / (n ? n : CUDA_UNROLLED);
+}
+
+static bool is_ahead(const cuda_emit *e, uint32_t i) {
+  return ahead(e) && lm_scan_operand_is_slice(e->scan, i);
+}
+
+static void position_put(const cuda_emit *e, int64_t n, lm_buf *b) {
+  long long last = lm_axis_size(e->g.m, lm_scan_axis(e->scan)) - 1;
+  lm_buf_printf(
+      b, "LM_UNROLL\nfor (int32_t u = 0; u < %lld; u++) {\nconst int64_t t = ", (long long)n);
+  if (lm_scan_is_backward(e->scan))
+    lm_buf_printf(b, "%lld - from - u;\n", last);
+  else
+    lm_buf_puts(b, "from + u;\n");
+}
+
+static void slices_load(cuda_emit *e, int64_t n, lm_buf *b) {
+  const lm_op *s = e->scan;
+  uint32_t first = lm_scan_carries(s), end = first + lm_scan_slices(s);
+  for (uint32_t i = first; i < end; i++)
+    lm_buf_printf(b, "%s slice%u[%lld];\n", lm_gen_memory_type(s->in[i]->type.dtype), i,
+                  (long long)n);
+  position_put(e, n, b);
+  for (uint32_t i = first; i < end; i++) {
+    lm_type t = s->body->args[i]->type;
+    lm_ix ix[LM_RANK];
+    lm_gen_loop_indices(&e->g, t, ix);
+    lm_buf_printf(b, "slice%u[u] = in%u[t * %lld + %s];\n", i, i,
+                  (long long)lm_type_elements(e->g.m, t), lm_gen_dense_offset(&e->g, t, ix, t));
+  }
+  lm_buf_puts(b, "}\n");
+}
+
+// The loop over the positions, n at a time.
+static void loop_put(cuda_emit *e, int64_t n, lm_buf *b) {
+  const lm_op *s = e->scan;
+  lm_buf_printf(b, "LM_UNROLL_1\nfor (int64_t from = 0; from < %lld; from += %lld) {\n",
+                (long long)lm_axis_size(e->g.m, lm_scan_axis(s)), (long long)n);
+  slices_load(e, n, b);
+  position_put(e, n, b);
+  for (uint32_t i = lm_scan_carries(s); i < s->n_out; i++) {
+    lm_type t = s->body->last->in[i]->type;
+    lm_buf_printf(b, "%s *r%u = out%u + t * %lld;\n", lm_gen_memory_type(t.dtype), i, i,
+                  (long long)lm_type_elements(e->g.m, t));
+  }
+  lm_buf_add(b, e->g.body.p, e->g.body.n);
+  for (uint32_t i = 0; i < lm_scan_carries(s); i++)
+    lm_buf_printf(b, "carry%u = next%u;\n", i, i);
+  lm_buf_puts(b, "}\n}\n");
+}
+
+// ---- the scan
+
 void cuda_scan_put(cuda_emit *e, lm_buf *b) {
   if (!e->carries_in_registers) {
     lm_gen_scan_put_carries(&e->g, e->scan, "w0", b);
@@ -81,8 +165,12 @@ void cuda_scan_put(cuda_emit *e, lm_buf *b) {
   for (uint32_t i = 0; i < n; i++)
     lm_buf_printf(b, "%s carry%u = %s, next%u;\n", lm_gen_memory_type(e->scan->in[i]->type.dtype),
                   i, carry_start(e, i), i);
-  lm_buf_printf(b, "LM_UNROLL_%d\n", CUDA_UNROLLED);
-  lm_gen_scan_put_loop(&e->g, e->scan, true, &e->g.body, b);
+  if (ahead(e)) {
+    loop_put(e, ahead(e), b);
+  } else {
+    lm_buf_printf(b, "LM_UNROLL_%d\n", CUDA_UNROLLED);
+    lm_gen_scan_put_loop(&e->g, e->scan, true, &e->g.body, b);
+  }
   for (uint32_t i = 0; i < n; i++)
     if (!cuda_scan_omits(e->scan, e->scan->n_in + i))
       lm_buf_printf(b, "out%u[%s] = carry%u;\n", i, carry_offset(e, i), i);
@@ -94,11 +182,16 @@ bool cuda_carry_is(const cuda_emit *e, uint32_t i) {
 
 bool cuda_carry_load(cuda_emit *e, const char *base, lm_type t, const lm_ix *at, lm_gen_text *out) {
   uint32_t i = 0;
-  while (cuda_carry_is(e, i) && strcmp(base, lm_arena_printf(e->g.arena, "a%u", i)) != 0)
-    i++;
-  if (!cuda_carry_is(e, i))
+  if (!e->carries_in_registers)
     return false;
-  const char *name = lm_arena_printf(e->g.arena, "carry%u", i);
+  while (i < e->scan->n_in && strcmp(base, lm_arena_printf(e->g.arena, "a%u", i)) != 0)
+    i++;
+  bool slice = is_ahead(e, i);
+  if (!slice && !cuda_carry_is(e, i))
+    return false;
+  const char *name = lm_arena_printf(e->g.arena, slice ? "slice%u[u]" : "carry%u", i);
+  if (slice)
+    cuda_count_sectors(e, (lm_dtype)t.dtype, at, lm_ix_level(&e->g.vars, at), false);
   *out = lm_gen_temp(&e->g, t.dtype, lm_ix_level(&e->g.vars, at),
                      lm_gen_load_text(e->g.arena, t.dtype, name), NULL, t);
   return true;

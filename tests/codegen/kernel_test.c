@@ -128,6 +128,15 @@ static const kernel_case cases[] = {
      "    %n = add %m, %s\n  %o = tanh %n\n  %u = cast %o : bf16[b, d]\n  yield %o, %u, %h\n  }\n"
      "  return %h9, %y, %z\n}\n",
      1e-5, 1},
+    {"scan of a small region",
+     HEAD "axis b = 3, t = 48, d = 37\n"
+          "func @f(%h0: f32[b, d], %a: f32[t, b, d], %x: bf16[t, b, d], %g: f32[t, b]) "
+          "-> (h: f32[b, d], y: f32[t, b, d], z: bf16[t, b, d]) {\n"
+          "  %h9, %y, %z = scan over(t) [1, 3, 1] (%h = %h0, %a1 = %a, %x1 = %x, %g1 = %g) {\n"
+          "    %m = mul %h, %a1\n  %c = cast %x1 : f32[b, d]\n  %s = mul %c, %g1\n"
+          "    %n = add %m, %s\n  %u = cast %h : bf16[b, d]\n  yield %n, %n, %u\n  }\n"
+          "  return %h9, %y, %z\n}\n",
+     1e-5, 1},
     {"scan with sums",
      HEAD
      "axis b = 3, t = 6, d = 37, n = 5\n"
