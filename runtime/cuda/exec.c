@@ -106,9 +106,26 @@ static void kernels_warn(const cuda_exec *e, const lm_cuda_code *code, const lm_
   }
 }
 
+// A plan for another GPU of the same architecture may have kernels for which this one lacks memory.
+static lm_status shared_check(const cuda_exec *e) {
+  long long most = (long long)e->device.target.shared;
+  for (int i = 0; most && i < e->plan->n_kernels; i++) {
+    const lm_plan_kernel *k = &e->plan->kernels[i];
+    if (k->launch.shared > most)
+      return lm_fail(
+          LM_ENV,
+          "the plan is for another GPU: a block of kernel %s (%s) takes %lld bytes of "
+          "shared memory, of which one on %s can have %lld; compile for it with --target "
+          "cuda",
+          k->name, k->origin ? k->origin : "?", (long long)k->launch.shared, e->device.name, most);
+  }
+  return NULL;
+}
+
 static lm_status kernels_make(cuda_exec *e, const lm_exec_options *o) {
   lm_plan all = plan_extend(e);
   lm_cuda_code code;
+  LM_TRY(shared_check(e));
   LM_TRY(lm_cuda_compile(&all,
                          &(lm_cuda_compile_options){.arch = e->device.target.arch,
                                                     .driver = e->device.driver,

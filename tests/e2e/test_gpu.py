@@ -783,6 +783,15 @@ def test_failures(run):
         check(f"makes no code for {arch}" in fake(*how, how=f"cc={cc},old", status=2), f"the code of {cc}")
     check("makes no code for sm_100a" in fake(*how, how="cc=100,old", status=2), "a compiler older than the device")
     check("the plan is compiled for sm_90a, but" in fake("run", file, "--target", "sm_90a", how="cc=80", status=2), "another device")
+    wide = run.write("wide.lm", f'''import "{ROOT}/examples/zoo/mamba2.lm": Mamba2
+data D {{ source s = text("wide.txt"); pack best_fit(seq = 128 tokens) }}
+recipe R {{
+  model = Mamba2(depth = 1, d = 128, p = 128, n = 128, groups = 1, vocab = 512); data = D; seed = 1; run = 1 steps
+  batch = 128 tokens; micro = 128 tokens; optimizer = adamw(lr = 1e-3); precision {{ compute = bf16 }}
+}}''')
+    run.write("wide.txt", "some words of a text\n" * 200)
+    err = fake("run", wide, "--target", "a100", "--quiet", "--out", run.path("wide"), how="cc=86", status=2)
+    check(re.search(r"takes 1\d{5} bytes of shared memory, of which one on Fake GPU can have 101376; compile for it with --target cuda", err), err)
     for n in (1, 2, 3):   # the second is the runtime's own, the third an arena: no plan takes less
         err = fake(*how, "--set", "model.depth=1", how=f"alloc={n}", status=2)
         check("CUDA_ERROR_OUT_OF_MEMORY" in err, f"allocation {n}: {err}")
