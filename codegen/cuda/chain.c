@@ -418,7 +418,8 @@ static void body_put(chain_text *e, lm_buf *b) {
   position_put(e, &position);
   lm_buf_add(b, e->declare.p, e->declare.n);
   begin_put(e, b);
-  fetch(e, lm_scan_is_backward(x->scan) ? last_position(e) : "0", "0", false, b);
+  const char *begin = lm_scan_is_backward(x->scan) ? last_position(e) : "0";
+  fetch(e, lm_arena_printf(e->g.arena, "(lm_at)%s", begin), "0", false, b);
   lm_buf_add(b, position.p, position.n);
   if (!cuda_scan_omits(x->scan, x->scan->n_in))
     carry_put(e, lm_arena_printf(e->g.arena, "out0[%s] = s[n][2 * r + c];", carry_index(e)), b);

@@ -179,10 +179,7 @@ bool cuda_chain_make(const lm_module *m, const lm_op *scan, cuda_chain *out) {
   for (const lm_op *op = scan->body->first; op; op = op->next)
     if (op->code == LM_OP_DOT && !dot_find(out, op))
       return false;
-  for (uint32_t i = 0; i < m->n_axes; i++)
-    if (m->axes[i].dyn)
-      return false;
-  if (!out->read || !out->update)
+  if (!out->read || !out->update || !cuda_sizes_known(m, scan))
     return false;
   return axes_find(out) && sizes_fit(out) && values_fit(out);
 }

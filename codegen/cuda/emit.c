@@ -105,6 +105,27 @@ void cuda_params(lm_gen *e, bool (*may_alias)(void *user, uint32_t operand), voi
 
 // ---- sizes
 
+static bool type_is_known(const lm_module *m, lm_type t) {
+  for (int i = 0; i < t.rank; i++)
+    if (m->axes[t.axis[i]].dyn)
+      return false;
+  return true;
+}
+
+static bool values_are_known(const lm_module *m, lm_value *const *v, uint32_t n) {
+  for (uint32_t i = 0; i < n; i++)
+    if (!type_is_known(m, v[i]->type))
+      return false;
+  return true;
+}
+
+bool cuda_sizes_known(const lm_module *m, const lm_op *op) {
+  bool known = values_are_known(m, op->in, op->n_in) && values_are_known(m, op->out, op->n_out);
+  for (const lm_op *o = op->body->first; known && o; o = o->next)
+    known = values_are_known(m, o->out, o->n_out);
+  return known;
+}
+
 lm_plan_extent cuda_extent_product(const lm_module *m, const lm_axis *axes, int n) {
   lm_plan_extent x = {.fixed = 1};
   for (int i = 0; i < n; i++) {

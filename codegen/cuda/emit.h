@@ -439,6 +439,9 @@ const lm_gen_target *cuda_gen_target(const lm_target *t, const lm_module *m, con
 // The operands and results. may_alias: whether a result may overlap an operand; NULL: none does.
 void cuda_params(lm_gen *e, bool (*may_alias)(void *user, uint32_t operand), void *user,
                  cuda_code *c);
+// False if an operand, a result or a value of the region has an axis whose size is known at run
+// time only.
+bool cuda_sizes_known(const lm_module *m, const lm_op *op);
 // The product of the sizes of n axes.
 lm_plan_extent cuda_extent_product(const lm_module *m, const lm_axis *axes, int n);
 // A size as an expression of the run-time extents that it needs.

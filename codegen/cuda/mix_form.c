@@ -210,9 +210,7 @@ bool cuda_mix_make(const lm_module *m, const lm_op *kernel, cuda_mix *out) {
   bool fits = true;
   for (uint32_t i = 0; i < yield->n_in; i++)
     fits = fits && result_fits(out, yield->in[i]);
-  for (uint32_t i = 0; i < m->n_axes; i++)
-    fits = fits && !m->axes[i].dyn;
-  return fits;
+  return fits && cuda_sizes_known(m, kernel);
 }
 
 // ---- operands in memory

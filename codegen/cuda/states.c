@@ -277,7 +277,7 @@ static void body_put(text *e, lm_buf *b) {
   bool back = lm_scan_is_backward(e->x->scan);
   long long last = positions(e) - 1;
   int n = tiles_of(e, all);
-  const char *begin = lm_arena_printf(e->g.arena, "%lld", back ? last : 0);
+  const char *begin = lm_arena_printf(e->g.arena, "(lm_at)%lld", back ? last : 0);
   lm_buf_add(b, e->declare.p, e->declare.n);
   point_decode(e, b);
   fetch(e, all, n, begin, "0", b);

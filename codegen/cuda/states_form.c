@@ -186,10 +186,7 @@ bool cuda_states_make(const lm_module *m, const lm_op *scan, cuda_states *out) {
   };
   if (!lm_op_chains(scan) || !carry_fits(out) || !region_fits(out) || is_used(scan->out[0]))
     return false;
-  bool fits = true;
-  for (uint32_t i = 0; i < m->n_axes; i++)
-    fits = fits && !m->axes[i].dyn;
-  return fits;
+  return cuda_sizes_known(m, scan);
 }
 
 bool cuda_states_fits(const lm_op *scan) {

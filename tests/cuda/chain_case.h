@@ -58,7 +58,8 @@ static inline void chain_kernels_make(const lm_module *m, const char *arch, int 
 }
 
 static const chain_case chain_cases[] = {
-    {"forward", "b = 2, h = 1, c = 3, j = 16, k = 32, v = 32", CHAIN_FORWARD, 1},
+    {"forward, in a module with a run-time size",
+     "b = 2, h = 1, c = 3, j = 16, k = 32, v = 32, m = 8 dyn 1", CHAIN_FORWARD, 1},
     {"forward, 64 columns of 128", "b = 1, h = 2, c = 3, j = 32, k = 64, v = 128", CHAIN_FORWARD,
      1},
     {"forward, as many rows as the state", "b = 1, h = 1, c = 3, j = 32, k = 32, v = 48",

@@ -60,7 +60,8 @@ static inline void mix_kernels_make(const lm_module *m, const char *arch, int un
 }
 
 static const mix_case mix_cases[] = {
-    {"forward", "b = 1, c = 3, g = 1, h = 4, i = 32, j = 32, p = 16", MIX_FORWARD, 1, 1},
+    {"forward, in a module with a run-time size",
+     "b = 1, c = 3, g = 1, h = 4, i = 32, j = 32, p = 16, m = 8 dyn 1", MIX_FORWARD, 1, 1},
     {"forward, heads in parts, two panels", "b = 2, c = 1, g = 2, h = 4, i = 128, j = 128, p = 64",
      MIX_FORWARD, 8, 2},
     {"forward, an odd number of warps", "b = 1, c = 1, g = 1, h = 3, i = 48, j = 48, p = 32",

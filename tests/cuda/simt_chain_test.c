@@ -8,6 +8,7 @@
 #include "tests/cuda/simt_run.h"
 #include "tests/cuda/chosen.h"
 #include "tests/cuda/chain_case.h"
+#include "tests/cuda/literals.h"
 
 static const chain_case *current;
 
@@ -73,6 +74,22 @@ static void near_run(const near_case *c, uint64_t seed) {
   lm_buf_free(&changed);
 }
 
+// Operands have 3 * 2^30 elements, so their indices need 64 bits.
+static void wide_check(const char *text) {
+  lm_buf all = {0};
+  lm_ctx *ctx = lm_ctx_create();
+  lm_plan_options target = RUN_OPTIONS();
+  lm_buf_printf(&all, "stage step\naxis b = 65536, h = 4, c = 3, j = 64, k = 64, v = 64\n%s", text);
+  lm_module *m = parse_and_run_for(ctx, all.p, "decompose,cse,dce,fuse", &target.target);
+  chain_kernels_make(m, "sm_90a", 132);
+  lm_plan *plan = lm_plan_build(m, &target);
+  CHECK(plan && plan->n_kernels && plan->kernels[0].name[0] == 's');
+  CHECK(strstr(plan->kernels[0].source, "typedef int64_t lm_at"));
+  literals_check(plan->kernels[0].source);
+  lm_ctx_destroy(ctx);
+  lm_buf_free(&all);
+}
+
 int main(int argc, char **argv) {
   const char *only = argc > 1 ? argv[1] : NULL;
   cache_begin();
@@ -82,4 +99,8 @@ int main(int argc, char **argv) {
   for (size_t i = 0; i < LM_COUNT(near_cases); i++)
     if (case_is_chosen(near_cases[i].name, only))
       near_run(&near_cases[i], i);
+  if (only)
+    return 0;
+  wide_check(CHAIN_FORWARD);
+  wide_check(CHAIN_BACKWARD);
 }

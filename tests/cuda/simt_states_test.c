@@ -7,6 +7,7 @@
 #define SIMT_UNITS 2
 #include "tests/cuda/simt_run.h"
 #include "tests/cuda/chosen.h"
+#include "tests/cuda/literals.h"
 #include "tests/cuda/states_case.h"
 
 static const states_case *current;
@@ -123,10 +124,10 @@ static void near_run(const near_case *c, uint64_t seed) {
   lm_buf_free(&text);
 }
 
-// The stack has 2^31 elements, so its indices need 64 bits.
-static void wide_check(void) {
-  static const char text[] = "stage step\naxis c = 128, i = 16, j = 16, b = 1024, g = 1, h = 4, "
-                             "p = 64, n = 64\n" STATES_ALL(STATES_FORWARD);
+// The stack has 2^33 elements, so its indices need 64 bits.
+#define WIDE "stage step\naxis c = 128, i = 64, j = 64, b = 4096, g = 1, h = 4, p = 64, n = 64\n"
+
+static void wide_check(const char *text) {
   lm_ctx *ctx = lm_ctx_create();
   lm_plan_options target = RUN_OPTIONS();
   lm_module *m = parse_and_run_for(ctx, text, "decompose,cse,dce,fuse", &target.target);
@@ -134,6 +135,7 @@ static void wide_check(void) {
   lm_plan *plan = lm_plan_build(m, &target);
   CHECK(plan && plan->n_kernels == 1 && plan->kernels[0].name[0] == 's');
   CHECK(strstr(plan->kernels[0].source, "typedef int64_t lm_at"));
+  literals_check(plan->kernels[0].source);
   lm_ctx_destroy(ctx);
 }
 
@@ -146,6 +148,8 @@ int main(int argc, char **argv) {
   for (size_t i = 0; i < LM_COUNT(near_cases); i++)
     if (case_is_chosen(near_cases[i].name, only))
       near_run(&near_cases[i], i);
-  if (!only)
-    wide_check();
+  if (only)
+    return 0;
+  wide_check(WIDE STATES_ALL(STATES_FORWARD));
+  wide_check(WIDE STATES_ALL(STATES_BACKWARD));
 }

@@ -44,7 +44,8 @@ typedef struct states_case {
   "  %q = view %x6 (v) -> (c, i)\n" STATES_READ "  return %s, %y\n}\n"
 
 static const states_case states_cases[] = {
-    {"forward", "c = 3, i = 32, j = 32, b = 2, g = 1, h = 2, p = 32, n = 48",
+    {"forward, in a module with a run-time size",
+     "c = 3, i = 32, j = 32, b = 2, g = 1, h = 2, p = 32, n = 48, m = 8 dyn 1",
      STATES_ALL(STATES_FORWARD), 2, 4},
     {"backward", "c = 4, i = 48, j = 16, b = 1, g = 2, h = 1, p = 16, n = 32",
      STATES_ALL(STATES_BACKWARD), 2, 2},
