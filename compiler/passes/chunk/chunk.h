@@ -70,6 +70,9 @@ lm_value *lm_chunk_added(lm_chunked *x);
 // ---- decays (chunk_decay.c) and weights (chunk_weights.c)
 
 void lm_chunk_decays(lm_chunked *x);
+enum {
+  LM_CHUNK_DEPTH = 16 // of operations that an exponent is looked for in
+};
 // a = kept ? exp(z) : 0, up to the order and number of axes.
 typedef struct lm_chunk_exponent {
   lm_value *z, *kept; // kept: NULL: everywhere

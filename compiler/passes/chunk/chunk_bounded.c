@@ -13,7 +13,8 @@
 
 enum {
   DEPTH = 24,
-  MOST = 40 // exp(40) is 2e17
+  MOST = 40, // exp(40) is 2e17
+  LONGEST = 1 << 20
 };
 
 typedef struct range {
@@ -55,32 +56,55 @@ static range range_of(const lm_value *v, int depth) {
   }
 }
 
-// A lower bound of the logarithm of a, where it is not 0.
-static double least_exponent(const lm_value *a, int depth) {
+// What lm_chunk_exponent_of finds in a.
+typedef struct exponent {
+  lm_type n;    // the axes of keys
+  double least; // a lower bound
+  bool found;
+} exponent;
+
+static bool has_any(lm_type t, lm_type axes) {
+  for (int i = 0; i < axes.rank; i++)
+    if (lm_type_find(t, axes.axis[i]) >= 0)
+      return true;
+  return false;
+}
+
+// False if a has no bound, or is 0 at some keys only, which a mask of positions cannot say.
+static bool exponent_find(const lm_value *a, int depth, exponent *e) {
   const lm_op *op = a->def;
   double c;
   if (lm_const_of(a, &c))
-    return c == 1 ? 0 : -INFINITY;
+    return c == 1;
   if (!op || !depth)
-    return -INFINITY;
+    return false;
   switch (op->code) {
   case LM_OP_EXP: {
     range z = range_of(op->in[0], DEPTH);
-    return z.most <= 0 ? z.least : -INFINITY;
+    e->least += z.least;
+    e->found = true;
+    return z.most <= 0;
   }
   case LM_OP_MUL:
-    return least_exponent(op->in[0], depth - 1) + least_exponent(op->in[1], depth - 1);
+    return exponent_find(op->in[0], depth - 1, e) && exponent_find(op->in[1], depth - 1, e);
   case LM_OP_EXPAND:
-  case LM_OP_PERMUTE: return least_exponent(op->in[0], depth - 1);
+  case LM_OP_PERMUTE: return exponent_find(op->in[0], depth - 1, e);
   case LM_OP_SELECT:
-    return lm_const_of(op->in[2], &c) && c == 0 ? least_exponent(op->in[1], depth - 1) : -INFINITY;
-  default: return -INFINITY;
+    if (has_any(op->in[0]->type, e->n) || !lm_const_of(op->in[2], &c) || c != 0)
+      return false;
+    return exponent_find(op->in[1], depth - 1, e);
+  default: return false;
   }
 }
 
 int64_t lm_chunk_bounded(const lm_chunk *c) {
-  double least = c->keyed && c->dtype == LM_BF16 ? least_exponent(c->a, DEPTH) : -INFINITY;
-  return least == 0 ? MOST : (int64_t)(MOST / -least);
+  exponent e = {
+      .n = c->n,
+  };
+  bool fits = c->keyed && c->dtype == LM_BF16;
+  if (!fits || !exponent_find(c->a, LM_CHUNK_DEPTH, &e) || !e.found)
+    return 0;
+  return (int64_t)fmin(MOST / fabs(e.least), LONGEST);
 }
 
 static lm_value *exponential(lm_chunked *x, lm_value *s) {

@@ -62,7 +62,6 @@ static lm_value *decay_rest(lm_chunked *x, lm_value *a) {
 // ---- by exponentials of sums
 
 enum {
-  DEPTH = 16,
   LEAST = -110
 };
 static void put(lm_chunked *x, lm_opcode code, lm_value **to, lm_value *v) {
@@ -90,7 +89,7 @@ static bool exponent_of(lm_chunked *x, const lm_value *v, int depth, lm_chunk_ex
 }
 
 bool lm_chunk_exponent_of(lm_chunked *x, const lm_value *a, lm_chunk_exponent *out) {
-  return exponent_of(x, a, DEPTH, out) && out->z;
+  return exponent_of(x, a, LM_CHUNK_DEPTH, out) && out->z;
 }
 
 static lm_value *number(lm_chunked *x, double v) {
