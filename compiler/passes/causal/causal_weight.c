@@ -90,14 +90,20 @@ static bool combines(const tracker *x, const lm_op *op) {
   return !(lm_op_info_of(op)->traits & LM_T_ELEMENTWISE) && lm_probe_over(op, x->of_weight);
 }
 
+// True if the operation leaves out what its other inputs are at positions of weight 0.
+static bool weighs(const tracker *x, const lm_op *op) {
+  if (op->code == LM_OP_SELECT)
+    return x->from && is_weight(x, op->in[0]);
+  bool multiplies = op->code == LM_OP_MUL || op->code == LM_OP_DOT;
+  return multiplies && (is_weight(x, op->in[0]) || is_weight(x, op->in[1]));
+}
+
 static source found(const tracker *x, const lm_op *op) {
-  bool selects = x->from && op->code == LM_OP_SELECT;
-  bool multiplies = op->code == LM_OP_MUL || op->code == LM_OP_DOT || selects;
   if (op->n_out == 1 && x->reads[op->out[0]->id])
     return (source){op, false};
   source s = joined(x, op->in, op->n_in);
   s.combined &= !x->from;
-  if (multiplies && !s.combined && (is_weight(x, op->in[0]) || is_weight(x, op->in[1])))
+  if (!s.combined && weighs(x, op))
     return (source){0};
   s.combined |= s.from && combines(x, op);
   return s;
