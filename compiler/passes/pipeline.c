@@ -246,7 +246,8 @@ static bool verifies_each(const lm_pass_env *env) {
 static void verify_end(const lm_module *m) {
   lm_buf why = {0};
   if (!lm_module_verify(m, &why))
-    LM_BUG("after the last pass (`lmc compile FILE --print-after=all` finds the pass):\n%s", why.p);
+    LM_BUG("at the end of stage %s (`lmc compile FILE --print-after=all` finds the pass):\n%s",
+           lm_stage_names[m->stage], why.p);
   lm_buf_free(&why);
 }
 
@@ -259,7 +260,9 @@ bool lm_pipeline_run(lm_module *m, lm_stage stage, const lm_pass_env *env) {
       break;
     if (!fits(m, pass) || (!lm_pass_changes_stage(pass) && lm_pass_is_off(env, pass->name)))
       continue;
-    if (!run_one(m, pass, verifies_each(env) || lm_pass_changes_stage(pass), env))
+    if (lm_pass_changes_stage(pass))
+      verify_end(m);
+    if (!run_one(m, pass, verifies_each(env), env))
       return false;
   }
   verify_end(m);

@@ -1,5 +1,8 @@
 // pass_test.c - the runner of passes: lists, passes of another stage, disabled and forced passes,
-// the callback before and after each.
+// the callback before and after each; an invalid module at the end of a stage.
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include "tests/numeric/grad_check.h"
 
 static const char text[] = "stage graph\naxis b = 2\nparam @w : f32[b] = ones\n"
@@ -36,6 +39,38 @@ static void check_disabled(void) {
   CHECK(m->stage == LM_STAGE_STEP && strstr(seen.p, "simplify") && !strstr(seen.p, "cse") &&
         !strstr(seen.p, "licm"));
   lm_buf_free(&seen);
+  lm_ctx_destroy(c);
+}
+
+// Gives the sum an invalid type behind the pass *user, so that no later pass of its stage sees it.
+static void spoil(void *user, const char *pass, bool after, const lm_module *m) {
+  if (after && m->stage == LM_STAGE_GRAPH && !strcmp(pass, user))
+    m->funcs->body->last->in[0]->type.dtype = LM_INT;
+}
+
+// The last pass of the pipeline before the one that changes the stage.
+static char *last_of_graph(void) {
+  int i = 0;
+  while (!lm_pass_changes_stage(lm_pass_find(lm_pipeline[i + 1])))
+    i++;
+  return (char *)lm_pipeline[i];
+}
+
+// The pass that changes the stage reads no invalid module, and so gives no wrong one.
+static void check_invalid(void) {
+  lm_ctx *c = lm_ctx_create();
+  lm_module *m = must_parse(c, "pass.lmir", text, strlen(text));
+  lm_pass_env env = {.watch = spoil, .user = last_of_graph()};
+  pid_t child = fork();
+  CHECK(child >= 0);
+  if (!child) {
+    CHECK(freopen("/dev/null", "w", stderr));
+    CHECK(lm_pipeline_run(m, LM_STAGE_STEP, &env));
+    _exit(0);
+  }
+  int status;
+  CHECK(waitpid(child, &status, 0) == child);
+  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == LM_BUG_STATUS);
   lm_ctx_destroy(c);
 }
 
@@ -90,6 +125,7 @@ static void check_errors(void) {
 int main(void) {
   check_list();
   check_disabled();
+  check_invalid();
   check_former_names();
   check_errors();
 }
