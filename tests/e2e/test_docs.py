@@ -2,6 +2,7 @@
 import glob
 import os
 import re
+import shutil
 import subprocess
 
 from harness import ROOT, check
@@ -25,6 +26,17 @@ def test_errors(run):
 
 def test_ops(run):
     page_check("ops.md", run("opt", "--ops"))
+
+
+def test_failure(run):
+    """a page whose command fails stays as it is"""
+    for name in ("scripts/docs", "docs/commands.md"):
+        os.makedirs(os.path.dirname(run.path(name)), exist_ok=True)
+        shutil.copy(f"{ROOT}/{name}", run.path(name))
+    p = subprocess.run([run.path("scripts/docs"), "--help"], stderr=subprocess.PIPE, text=True)
+    check(p.returncode and "--help" in p.stderr, p)
+    with open(run.path("docs/commands.md")) as page:
+        page_check("commands.md", page.read())
 
 
 def script(name, *files):
