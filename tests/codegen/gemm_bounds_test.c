@@ -1,7 +1,7 @@
 // gemm_bounds_test.c - generated GEMMs read and write nothing behind their operands, and nothing
 // between the rows of C: matrices of one element more and one less than the tiles of every
 // processor, in memory that ends where the matrix ends (guarded.h); the results against a loop in
-// double. Also for AMX and BFMMLA, emulated.
+// double. Also for AMX, BFMMLA and pairs of bf16, emulated.
 // Build: plain
 #include "tests/codegen/cache.h"
 
@@ -160,6 +160,7 @@ int main(void) {
   prelude_run(arena, prelude, true);
   prelude_run(arena, lm_arena_printf(arena, "#define LM_AMX_EMULATED\n%s", prelude), false);
   prelude_run(arena, lm_arena_printf(arena, "#define LM_BFMMLA_EMULATED\n%s", prelude), false);
+  prelude_run(arena, lm_arena_printf(arena, "#define LM_PAIRS_EMULATED\n%s", prelude), false);
   lm_arena_destroy(arena);
   return 0;
 }
