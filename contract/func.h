@@ -37,6 +37,11 @@ enum {
 static inline bool lm_func_key_equal(lm_func_key a, lm_func_key b) {
   return a.id == b.id && a.seq == b.seq && a.extra == b.extra;
 }
+// True for functions of a whole batch, in training and evaluation.
+static inline bool lm_func_is_of_batch(lm_func_key k) {
+  return k.id == LM_FUNC_LOSS || k.id == LM_FUNC_MICRO || k.id == LM_FUNC_MICRO_LAST ||
+         k.id == LM_FUNC_EVAL;
+}
 lm_func_key lm_func_key_parse(const char *name); // id LM_FUNCS: not in the table
 const char *lm_func_key_print(lm_func_key k, char out[LM_FUNC_NAME]); // returns `out`
 #endif

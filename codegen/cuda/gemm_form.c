@@ -115,8 +115,10 @@ static bool columns_choose(const lm_module *m, cuda_gemm *x, const lm_op *kernel
 }
 
 // In a plan of decoding, which has run-time axes, the bits of a row must not depend on how many
-// rows are computed with it.
-static bool is_for_any_rows(const lm_module *m) {
+// rows are computed with it, except in training and evaluation.
+static bool is_for_any_rows(const lm_module *m, const lm_op *kernel) {
+  if (lm_func_is_of_batch(kernel->parent->func->key))
+    return false;
   for (uint32_t i = 1; i < m->n_axes; i++)
     if (m->axes[i].dyn)
       return true;
@@ -124,20 +126,20 @@ static bool is_for_any_rows(const lm_module *m) {
 }
 
 // The rows of groups are along m.
-static bool grouped_operands_fit(const lm_module *m, cuda_gemm *x) {
+static bool grouped_operands_fit(const lm_module *m, const lm_op *kernel, cuda_gemm *x) {
   lm_plan_gemm *g = &x->g;
   x->by_k = g->b_k == 1;
   x->counts = "a2";
   g->aligned = true; // dense operands
-  return !is_for_any_rows(m) && cuda_ring_copies(g) && g->c_n == 1 && g->c_m == g->n.fixed &&
-         (g->dtype_c == LM_BF16 || g->dtype_c == LM_F32);
+  return !is_for_any_rows(m, kernel) && cuda_ring_copies(g) && g->c_n == 1 &&
+         g->c_m == g->n.fixed && (g->dtype_c == LM_BF16 || g->dtype_c == LM_F32);
 }
 
 // TMA needs lines of multiples of 16 bytes; A's are along k.
-static bool operands_fit(const lm_module *m, cuda_gemm *x) {
+static bool operands_fit(const lm_module *m, const lm_op *kernel, cuda_gemm *x) {
   const lm_plan_gemm *g = &x->g;
   if (g->groups.count)
-    return grouped_operands_fit(m, x);
+    return grouped_operands_fit(m, kernel, x);
   int64_t n = g->n.fixed, k = g->k.fixed;
   bool fixed = !g->m.n_dyn && !g->n.n_dyn && !g->k.n_dyn;
   x->by_k = g->b_k == 1 && g->b_n == k;
@@ -167,8 +169,8 @@ bool cuda_gemm_make(const lm_module *m, const lm_op *kernel, cuda_gemm *out) {
       .registers = "x",
       .factor = "",
   };
-  if (!lm_plan_gemm_of_kernel(m, kernel, &out->g) || !operands_fit(m, out) || out->rows < 1 ||
-      kernel->attr.n_to)
+  if (!lm_plan_gemm_of_kernel(m, kernel, &out->g) || !operands_fit(m, kernel, out) ||
+      out->rows < 1 || kernel->attr.n_to)
     return false;
   bool heads = cuda_gemm_may_have_heads(m, out, kernel);
   if (heads ? !cuda_gemm_sections_make(m, kernel, out) : !parts_choose(m, out, kernel))

@@ -79,7 +79,8 @@ struct lm_codegen {
   // gemm_is_profitable: true if a generated kernel is expected to be faster than the target's
   // library for this GEMM (see plan.h). gemm: generates it; false if the form is unsupported;
   // any_rows: the plan has GEMMs with a run-time number of rows, which can share their code with
-  // the others. library_groups: the library computes grouped GEMMs too.
+  // the others. batches_apart: any_rows is false in functions of a whole batch. library_groups: the
+  // library computes grouped GEMMs too.
   bool (*gemm_is_profitable)(const lm_target *t, const lm_plan_gemm *g);
   bool (*gemm)(const lm_plan_options *o, const lm_plan_gemm *g, bool any_rows, lm_arena *arena,
                lm_kernel_code *out);
@@ -88,7 +89,7 @@ struct lm_codegen {
   // unsupported, NULL: all are.
   bool (*gemm_of)(const lm_plan_options *o, const lm_plan_gemm *g, const lm_op *kernel,
                   lm_arena *arena, lm_kernel_code *out);
-  bool library_groups;
+  bool library_groups, batches_apart;
   // True if the kernel has no parameter for a buffer, of the operands and then the results: a
   // constant, or a result without users. NULL: it has one for each.
   bool (*omits)(const lm_op *kernel, uint32_t buffer);

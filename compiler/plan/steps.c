@@ -460,7 +460,8 @@ static bool is_aligned(const ref *r) {
 }
 
 void lm_steps_code(planner *p) {
-  bool any_rows = p->plan->n_extents > 0;
+  bool apart = p->codegen->batches_apart && lm_func_is_of_batch(p->f->key);
+  bool any_rows = p->plan->n_extents > 0 && !apart;
   for (uint32_t i = 0; i < p->n_steps; i++) {
     pstep *s = &p->steps[i];
     lm_plan_gemm *g = s->step.gemm;

@@ -473,6 +473,26 @@ def test_mixing_kernels(run):
             within(f"{n}, without {off}", distance(mixed[n], exact[n]), 2 * distance(apart[n], exact[n]) + 1e-3)
 
 
+MOE = """import "{root}/examples/zoo/mixtral.lm": Mixtral
+data D {{ source s = text("text.txt"); pack best_fit(seq = 128 tokens) }}
+recipe R {{
+  model = Mixtral(depth = 1, d = 128, ff = 256, heads = 2, kv = 1, vocab = 256); data = D; run = 1 steps; batch = 512 tokens; micro = 512 tokens
+  optimizer = adamw(lr = 1e-2); precision {{ compute = bf16 }}; sample {{ every = 1 steps; prompt = "a"; n = 4 tokens }}
+}}
+"""
+
+
+def test_kernels_beside_decoding(run):
+    """experts are trained by wgmma though the recipe samples, so that its plan has GEMMs with a run-time number of rows"""
+    fake = Fake(run)
+    run.write("text.txt", "a text of some words\n" * 100)
+    text = fake("compile", run.write("moe.lm", MOE.format(root=ROOT)), "--target", "cuda")
+    notes = [line.split(": ")[1] for line in text.splitlines() if "GEMM" in line]
+    counts = [notes.count(note) for note in ("grouped GEMMs by wgmma on tiles that TMA copies",
+                                             "a GEMM by wgmma on tiles that TMA copies, with the kernel in its epilogue")]
+    check(counts == [4, 4], f"{counts}: {notes}")
+
+
 def test_chain_kernels(run):
     """Gated DeltaNet, with --nightly also the state of RWKV-7, in bf16, in two chunks of 64 positions: gradients as where a loop passes
     the state on"""
