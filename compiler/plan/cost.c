@@ -78,21 +78,41 @@ int lm_cost_calls(const lm_plan *p, int64_t n_micro, lm_cost_call out[LM_COST_CA
   return n;
 }
 
-// Bytes that the first micro-batch of a step does not move.
-static double saved_of(const lm_plan_func *f) {
-  double sum = 0;
-  for (int i = 0; f && i < f->n_steps; i++)
-    sum += (double)lm_plan_step_saved(f, i);
+// Seconds by which an execution of a step is faster if it overwrites `saved` bytes of gradients
+// instead of adding to them.
+static double first_seconds(const lm_target *t, const lm_plan *p, const lm_plan_step *s,
+                            int64_t saved) {
+  if (s->kind == LM_STEP_FILL)
+    return lm_cost_memory(t, (double)saved);
+  lm_plan_gemm gemm[LM_PLAN_MAPS];
+  lm_plan_step first = *s;
+  int n_gemm = s->joined ? s->joined : s->gemm != NULL;
+  for (int k = 0; k < n_gemm; k++) {
+    gemm[k] = s->gemm[k];
+    gemm[k].accumulate = false;
+  }
+  first.gemm = n_gemm ? gemm : NULL;
+  first.moved -= saved;
+  return lm_cost_of_step(t, p, s).seconds - lm_cost_of_step(t, p, &first).seconds;
+}
+
+// What the first micro-batch of a training step does not move, and the time of it, as a negative
+// sum.
+static lm_cost_sum first_of(const lm_target *t, const lm_plan *p, const lm_plan_func *f) {
+  lm_cost_sum sum = {0};
+  for (int i = 0; f && i < f->n_steps; i++) {
+    int64_t times, saved = lm_plan_step_saved(f, i, &times);
+    if (!saved)
+      continue;
+    sum.bytes -= (double)(times * saved);
+    sum.seconds -= t ? (double)times * first_seconds(t, p, &f->steps[i], saved) : 0;
+  }
   return sum;
 }
 
 lm_cost_sum lm_cost_of_training(const lm_target *t, const lm_plan *p, int64_t n_micro) {
   lm_cost_call calls[LM_COST_CALLS];
-  double saved = saved_of(lm_plan_func_get(p, LM_FUNC_MICRO, 0));
-  lm_cost_sum sum = {
-      .bytes = -saved,
-      .seconds = t ? -lm_cost_memory(t, saved) : 0,
-  };
+  lm_cost_sum sum = first_of(t, p, lm_plan_func_get(p, LM_FUNC_MICRO, 0));
   int n = lm_cost_calls(p, n_micro, calls);
   for (int i = 0; i < n; i++) {
     lm_cost_sum c = lm_cost_of_call(t, p, &calls[i]);

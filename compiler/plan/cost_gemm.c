@@ -123,6 +123,11 @@ static double operand_bytes(const lm_cost_gemm *g) {
   return (g->m + n) * g->k * lm_dtype_bytes(g->ab);
 }
 
+// Of f32 results, which are read first if the GEMM adds to them.
+static double result_bytes(const lm_cost_gemm *g) {
+  return (g->adds ? 2 : 1) * sizeof(float) * g->m * g->n;
+}
+
 // A launch of such tiles.
 typedef struct own {
   double tiles, steps; // of k, of a tile
@@ -176,7 +181,7 @@ static double grouped_by_warpgroups(const lm_target *t, const lm_cost_gemm *g) {
       t, &(lm_cost_gemm_kernel){.gemm = *g, .instructions = (g->adds ? ADD : STORE) * results});
 }
 
-// GEMMs of equal k that add their results to memory, in one launch.
+// GEMMs of equal k whose results go to memory, in one launch.
 static double joined_seconds(const lm_target *t, const lm_cost_gemm *g, int n, double width) {
   own x = {
       .steps = ceil_div(g->k, OWN_K),
@@ -185,7 +190,7 @@ static double joined_seconds(const lm_target *t, const lm_cost_gemm *g, int n, d
   for (int i = 0; i < n; i++) {
     double results = g[i].m * g[i].n;
     x.tiles += ceil_div(g[i].m, OWN_M) * ceil_div(g[i].n, width);
-    x.moved += 2 * sizeof(float) * results; // read and written
+    x.moved += result_bytes(&g[i]);
     x.instructions += ADD * results;
   }
   return ring_seconds(t, g, &x);
@@ -294,7 +299,7 @@ lm_cost_gemm lm_cost_gemm_of(const lm_plan *p, const lm_plan_step *s) {
 
 lm_cost_gemm lm_cost_gemm_at(const lm_plan *p, const lm_plan_step *s, int i) {
   lm_cost_gemm g = gemm_of(p, s, &s->gemm[i]);
-  g.bytes = operand_bytes(&g) + 2 * sizeof(float) * g.m * g.n;
+  g.bytes = operand_bytes(&g) + result_bytes(&g);
   return g;
 }
 

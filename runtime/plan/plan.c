@@ -234,21 +234,21 @@ static int64_t gradient_bytes(const lm_plan_step *s) {
   return all;
 }
 
-int64_t lm_plan_step_saved(const lm_plan_func *f, int i) {
+int64_t lm_plan_step_saved(const lm_plan_func *f, int i, int64_t *out_times) {
   const lm_plan_step *s = &f->steps[i];
   const lm_plan_buf *to = &s->bufs[s->n_read];
+  *out_times = 1;
   if (!s->initializes)
     return 0;
   if (s->kind == LM_STEP_FILL)
     return -s->bytes;
-  int64_t bytes = gradient_bytes(s);
   for (int k = 0; k < i; k++) {
     const lm_plan_step *loop = &f->steps[k];
     int64_t slots = to->ring[loop->depth].slots;
     if (loop->kind == LM_STEP_LOOP && loop->match > i && to->stride[loop->depth])
-      bytes *= slots && slots < loop->count ? slots : loop->count;
+      *out_times *= slots && slots < loop->count ? slots : loop->count;
   }
-  return bytes;
+  return gradient_bytes(s);
 }
 
 const lm_plan_port *lm_plan_port_get(const lm_plan_func *f, lm_port_id id, bool result) {

@@ -539,9 +539,9 @@ static inline bool lm_plan_step_runs(const lm_plan_step *s, int64_t iteration) {
 // Executions of step i in one run of f: the product of the trip counts of the loops around it,
 // without the iterations in which it does not run.
 int64_t lm_plan_step_times(const lm_plan_func *f, int i);
-// Bytes that the executions of step i do not move if the run takes the gradients as zeros. Negative
-// for a FILL: it moves bytes only in such runs, and `moved` excludes it.
-int64_t lm_plan_step_saved(const lm_plan_func *f, int i);
+// Bytes that step i does not move in each of *out_times executions if the run takes the gradients
+// as zeros. Negative for a FILL: it moves bytes only in such runs, and `moved` excludes it.
+int64_t lm_plan_step_saved(const lm_plan_func *f, int i, int64_t *out_times);
 // NULL if absent. The second takes the name in the plan's text.
 const lm_plan_port *lm_plan_port_get(const lm_plan_func *f, lm_port_id id, bool result);
 const lm_plan_port *lm_plan_port_find(const lm_plan_func *f, const char *name, bool result);

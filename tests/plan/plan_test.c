@@ -257,7 +257,8 @@ static void batch_test(void) {
     if (f->steps[i].kind != LM_STEP_GEMM)
       continue;
     gemms += f->steps[i].gemm->accumulate && f->steps[i].initializes;
-    CHECK(lm_plan_step_saved(f, i) == 3 * 5 * 2 * (int64_t)sizeof(float));
+    int64_t times;
+    CHECK(lm_plan_step_saved(f, i, &times) == 3 * 5 * 2 * (int64_t)sizeof(float) && times == 1);
   }
   CHECK(gemms == 1);
   subject_free(&s);
