@@ -6,6 +6,18 @@
 
 // ---- batch sizes
 
+// Rows of the sequence length in tokens; 0 after an error.
+static int64_t tokens_of_rows(const lm_reader *d, const lm_schema_key *key, double rows,
+                              lm_loc at) {
+  double tokens = rows * (double)d->r->data.seq;
+  if (tokens <= key->max)
+    return (int64_t)tokens;
+  const char *most = lm_arena_printf(d->R->c->arena, "at most %g tokens; got %g rows of %lld",
+                                     key->max, rows, (long long)d->r->data.seq);
+  LM_REPORT(d->R->c, at, E202, lm_schema_name(key), most);
+  return 0;
+}
+
 // batch or micro in tokens; 0 for auto, if only a file of batches determines it, or after an error.
 static int64_t tokens_of(const lm_reader *d, const char *path) {
   const ast_expr *e = lm_read_value(d, path);
@@ -27,7 +39,7 @@ static int64_t tokens_of(const lm_reader *d, const char *path) {
     LM_REPORT(d->R->c, e->loc, E22E, lm_schema_name(lm_schema_find(path)), needed);
     return 0;
   }
-  return (int64_t)(a.value * (double)d->r->data.seq);
+  return tokens_of_rows(d, lm_schema_find(path), a.value, e->loc);
 }
 
 static bool check_multiple(const lm_recipe *r, const char *name, int64_t n, lm_loc at,
