@@ -414,7 +414,6 @@ static void begin_put(chain_text *e, lm_buf *b) {
 static void body_put(chain_text *e, lm_buf *b) {
   const cuda_chain *x = e->x;
   lm_buf position = {0};
-  tiles_declare(e);
   position_put(e, &position);
   lm_buf_add(b, e->declare.p, e->declare.n);
   begin_put(e, b);
@@ -426,8 +425,9 @@ static void body_put(chain_text *e, lm_buf *b) {
   lm_buf_free(&position);
 }
 
+// With the tiles of a slice: of the widest one that shared memory has room for, if any has.
 static chain_text text_begin(const cuda_chain *x, const lm_target *t, lm_arena *arena) {
-  return (chain_text){
+  chain_text e = {
       .x = x,
       .slice = cuda_chain_slice(x, t),
       .g =
@@ -438,6 +438,14 @@ static chain_text text_begin(const cuda_chain *x, const lm_target *t, lm_arena *
               .kernel = x->scan,
           },
   };
+  tiles_declare(&e);
+  while (e.pool > cuda_max_pool(t) && cuda_chain_may_slice(x, e.slice / 2)) {
+    e.declare.n = 0;
+    e.pool = 0;
+    e.slice /= 2;
+    tiles_declare(&e);
+  }
+  return e;
 }
 
 static void text_end(chain_text *e) {
@@ -452,7 +460,6 @@ bool cuda_chain_is_supported(const lm_target *t, const lm_op *scan) {
     return false;
   lm_arena *temporary = lm_arena_create();
   chain_text e = text_begin(&x, t, temporary);
-  tiles_declare(&e);
   bool fits = e.pool <= cuda_max_pool(t);
   text_end(&e);
   lm_arena_destroy(temporary);

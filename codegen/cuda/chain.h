@@ -33,6 +33,8 @@ bool cuda_chain_copies(const cuda_chain *x, uint32_t i);
 // The strides of operand i, in elements: of its views, if the kernel reads it through them, else of
 // a dense tensor.
 void cuda_chain_strides(const cuda_chain *x, uint32_t i, int64_t *out);
-// The columns of a block; 0: unsupported.
+// True if a block may have so many columns.
+bool cuda_chain_may_slice(const cuda_chain *x, int64_t columns);
+// The columns of a block, if shared memory has room for them; 0: unsupported.
 int64_t cuda_chain_slice(const cuda_chain *x, const lm_target *t);
 #endif

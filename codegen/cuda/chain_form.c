@@ -184,12 +184,16 @@ bool cuda_chain_make(const lm_module *m, const lm_op *scan, cuda_chain *out) {
   return axes_find(out) && sizes_fit(out) && values_fit(out);
 }
 
+bool cuda_chain_may_slice(const cuda_chain *x, int64_t columns) {
+  int64_t parts = x->depth / x->rows; // of the columns of r
+  return columns >= STEP && x->cols % columns == 0 && columns % (STEP * parts) == 0;
+}
+
 // Narrow slices read p and q more often; wide ones may leave multiprocessors idle.
 int64_t cuda_chain_slice(const cuda_chain *x, const lm_target *t) {
-  int64_t parts = x->depth / x->rows; // of the columns of r
   int64_t least = 0;
   for (int64_t n = WIDEST; n >= STEP; n /= 2) {
-    if (x->cols % n || n % (STEP * parts))
+    if (!cuda_chain_may_slice(x, n))
       continue;
     least = n;
     if (x->points * (x->cols / n) >= t->units)

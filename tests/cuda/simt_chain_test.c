@@ -90,6 +90,24 @@ static void wide_check(const char *text) {
   lm_buf_free(&all);
 }
 
+// The tiles of 64 columns take 116 KB, those of 32 fit into 99 KB of shared memory.
+static void small_memory_check(void) {
+  lm_buf text = {0};
+  lm_ctx *ctx = lm_ctx_create();
+  lm_plan_options target = RUN_OPTIONS();
+  const chain_case c = {"", "b = 4, h = 4, c = 3, j = 64, k = 128, v = 128", CHAIN_FORWARD, 4};
+  chain_text(&c, &text);
+  lm_module *m = parse_and_run_for(ctx, text.p, "decompose,cse,dce,fuse", &target.target);
+  chain_kernels_make(m, "sm_120", c.units);
+  target = lm_cuda_options("sm_120", false);
+  target.target.units = c.units;
+  lm_plan *plan = lm_plan_build(m, &target);
+  CHECK(plan && plan->n_kernels && plan->kernels[0].name[0] == 's');
+  CHECK(plan->kernels[0].launch.shared > 64 << 10 && plan->kernels[0].launch.shared < 99 << 10);
+  lm_ctx_destroy(ctx);
+  lm_buf_free(&text);
+}
+
 int main(int argc, char **argv) {
   const char *only = argc > 1 ? argv[1] : NULL;
   cache_begin();
@@ -101,6 +119,7 @@ int main(int argc, char **argv) {
       near_run(&near_cases[i], i);
   if (only)
     return 0;
+  small_memory_check();
   wide_check(CHAIN_FORWARD);
   wide_check(CHAIN_BACKWARD);
 }
