@@ -5,7 +5,7 @@ import json, os, random, re, shutil, subprocess
 from harness import ROOT, Run, Skip, check, folder_bytes, remove
 
 PLAIN_BUILD = {"small_spaces"}
-BOTH_BUILDS = {"every_allocation", "small_limits"}
+BOTH_BUILDS = {"every_allocation", "every_write", "small_limits"}
 TINY = """import std.nn: rmsnorm, xent
 model Tiny(d = 8, vocab = 256) {
   param embed: real[vocab, d] = normal(0.02)
