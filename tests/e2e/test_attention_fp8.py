@@ -5,7 +5,7 @@ import numpy as np
 from harness import check, distance, random_batches, remove, save, small, within
 from test_fp8 import rounded, scale_of
 from test_gpu import Fake
-from test_ranks import QUICK, curve, mpi_needed
+from test_ranks import PATIENT, curve, mpi_needed
 
 SANITIZER_BUILD = {"refused"}
 ROWS, SEQ, GROUPS, HEADS, WIDTH = 2, 70, 2, 2, 16
@@ -117,7 +117,7 @@ def test_ranks(run):
     """Ranks that divide heads or positions, and stages: losses and gradient norms of one process, which are not those of f32."""
     mpi_needed(run)
     file = small(run, steps=2, rows=8, seq=32, micro=128, more='save = checkpoint("run")')
-    env = {**QUICK, "LMC_CPU": "x86-64-v3"}
+    env = {**PATIENT, "LMC_CPU": "x86-64-v3"}
     on = ("-q", "--set", "precision.attend = fp8")
     run("run", file, "-q", "--out", run.path("f32"), env=env)
     run("run", file, *on, "--out", run.path("one"), env=env)

@@ -7,7 +7,7 @@ from harness import check, distance, folder_bytes, load, random_batches, remove,
 from test_gpu import Fake, routed, tiny
 from test_guard import metrics
 from test_precision import losses, noisy_rule, reference_check
-from test_ranks import QUICK, mpi_needed, rank_pid
+from test_ranks import PATIENT, QUICK, mpi_needed, rank_pid
 
 SANITIZER_BUILD = {"overflow", "settings"}
 FIRST = 2.0 ** 15
@@ -121,9 +121,9 @@ def test_killed(run):
         if mesh:
             mpi_needed(run)
         how = ("run", file, "-q", *mesh)
-        run(*how, "--out", run.path(name), env=QUICK)
+        run(*how, "--out", run.path(name), env=PATIENT)
         left = cut(run, how, bool(mesh))
-        run(*how, "--out", run.path("cut"), env=QUICK)
+        run(*how, "--out", run.path("cut"), env=PATIENT)
         for step in range(left, 81, 10):
             whole, resumed = (folder_bytes(run.path(folder, f"step-{step:06}")) for folder in (name, "cut"))
             check(whole == resumed, f"{name}, step {step}: {[x for x in whole if whole[x] != resumed.get(x)]} differ")
@@ -139,7 +139,7 @@ def test_ranks(run):
     base = metrics(run, "base")
     for mesh in ("mesh = (dp = 2)", "mesh = (tp = 2); shard tp = [g, ff]"):
         out = run.path("ranks")
-        run("run", file, "--out", out, "-q", "--ranks", 2, "--set", f"parallel {{ {mesh} }}", env=QUICK)
+        run("run", file, "--out", out, "-q", "--ranks", 2, "--set", f"parallel {{ {mesh} }}", env=PATIENT)
         got = metrics(run, "ranks")
         for step, x in base.items():
             y = got[step]

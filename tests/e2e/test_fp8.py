@@ -5,7 +5,7 @@ import json
 import numpy as np
 from harness import ROOT, check, distance, folder_bytes, load, random_batches, remove, save, small, within
 from test_precision import noisy_rule
-from test_ranks import QUICK, curve, mpi_needed
+from test_ranks import PATIENT, curve, mpi_needed
 
 SANITIZER_BUILD = {"check", "never_slower", "checkpoint", "parts"}
 DEPTH, VOCAB, HISTORY, BLOCK = 2, 24, 16, 128
@@ -440,7 +440,7 @@ def test_stages(run):
     """Every scaling on the stages of a pipeline: loss, gradient norm and histories of one process, which are not those of f32."""
     mpi_needed(run)
     file = small(run, steps=3, rows=8, micro=32, depth=4, more='save = checkpoint("run")')
-    env = {**QUICK, "LMC_CPU": "x86-64-v3"}      # a sum in another order may round an element to the next code
+    env = {**PATIENT, "LMC_CPU": "x86-64-v3"}      # a sum in another order may round an element to the next code
     run("run", file, "-q", "--out", run.path("f32"), env=env)
     f32 = curve(run.path("f32"), "grad_norm")
     for scale, pipelines in (("current", ("gpipe",)), ("delayed", ("gpipe", "interleaved(chunks = 2)")), ("block", ("one_f_one_b",))):
@@ -513,7 +513,7 @@ def test_around_stages(run):
     """Scales of a tensor in front of the stages of a pipeline and behind them, for rows of magnitudes from 1e-3 to 10: those of one process,
     also where a run continues in one process."""
     mpi_needed(run)
-    cases, bases, env = AROUND_STAGES, {}, {**QUICK, "LMC_CPU": "x86-64-v3"}
+    cases, bases, env = AROUND_STAGES, {}, {**PATIENT, "LMC_CPU": "x86-64-v3"}
     if run.nightly:
         cases = cases + [(s, n, mesh, p, more) for s in ("current", "delayed") for n, mesh in AROUND_MESHES for p, more in (("gpipe", ""), ("gpipe", MIXED), (F1B, ""), (TWO, ""))]
     batches = random_batches(3, 16, 4, 32)
@@ -591,7 +591,7 @@ def test_ranks(run):
         zero = ("mesh = (fsdp = 2); zero = 2",) if how == "current" else ("mesh = (dp = 2); zero = 1", "mesh = (fsdp = 2); zero = 3")
         zero = zero[how == "block":]
         for mesh in ("mesh = (dp = 2)", *zero, *(["mesh = (tp = 2); shard tp = [g, ff]"] if how != "block" else [])):
-            run("run", file, "--out", ranks, *on, "--ranks", 2, "--set", f"parallel {{ {mesh} }}", env=QUICK)
+            run("run", file, "--out", ranks, *on, "--ranks", 2, "--set", f"parallel {{ {mesh} }}", env=PATIENT)
             a, b = ([json.loads(l) for l in open(f"{f}/metrics.jsonl")] for f in (base, ranks))
             for x, y in zip(a, b):
                 if "loss" in x:
@@ -604,7 +604,7 @@ def test_ranks(run):
                 check(set(one) == set(two), "the names of the histories")
                 wrong = max(wrong, max(abs(two[k][4] / v[4] - 1) for k, v in one.items()))
             if how == "delayed" and mesh == zero[-1]:
-                run("run", file, "--out", base + "again", *on, "--ranks", 2, "--set", f"parallel {{ {mesh} }}", env=QUICK)
+                run("run", file, "--out", base + "again", *on, "--ranks", 2, "--set", f"parallel {{ {mesh} }}", env=PATIENT)
                 check(folder_bytes(f"{base}again/step-000004") == folder_bytes(f"{ranks}/step-000004"), "a run again has the same bytes")
             remove(ranks)
         remove(base)
@@ -614,7 +614,7 @@ def test_ranks(run):
 def test_joined_ranks(run):
     """Blocks of two heads of 64 on several ranks: ranks along tp have whole blocks of (g, e); those along fsdp gather f32 where they have parts of g."""
     mpi_needed(run)
-    d, sizes, env = BLOCK, (4, 64), {**QUICK, "LMC_CPU": "x86-64-v3"}
+    d, sizes, env = BLOCK, (4, 64), {**PATIENT, "LMC_CPU": "x86-64-v3"}
     save(run.path("batches.safetensors"), random_batches(2, 4, 16, VOCAB))
     save(run.path("start.safetensors"), uneven(d, sizes))
     text = dict(d=d, ff=256, vocab=VOCAB, depth=DEPTH, micro=64, steps=2, lr=0.01, matmul="fp8(scale = block)")
@@ -660,7 +660,7 @@ def test_rows(run):
     mesh = ("--ranks", 4, "--set", "parallel { mesh = (dp = 2, pp = 2) }")
     for name, rows, on in ("one", [0, 1, 2, 3], ()), ("same", [0, 2, 1, 3], ()), ("ranks", [0, 1, 2, 3], mesh):
         save(run.path("batches.safetensors"), {k: v[:, rows] for k, v in batches.items()})
-        run("run", file, "-q", "--out", run.path(name), *on, env={**QUICK, "LMC_CPU": "x86-64-v3"})
+        run("run", file, "-q", "--out", run.path(name), *on, env={**PATIENT, "LMC_CPU": "x86-64-v3"})
         norms[name] = curve(run.path(name), "grad_norm")[0]
     within("gradient norm of the same micro-batches", abs(norms["ranks"] / norms["same"] - 1), 3e-7)
     check(abs(norms["one"] / norms["same"] - 1) > 1.5e-6, f"other micro-batches have other scales: {norms}")

@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from harness import ROOT, Skip, check, folder_bytes, random_batches, save, small, within
 from test_gpu import STACK, Fake, copies_of
-from test_ranks import QUICK as QUICK_ON_CPUS, by_variables, curve, curves_check, mpi_needed, rank_pid, tensors, wait_for
+from test_ranks import PATIENT, QUICK as QUICK_ON_CPUS, by_variables, curve, curves_check, mpi_needed, rank_pid, tensors, wait_for
 
 SANITIZER_BUILD = {"missing", "connecting"}
 QUICK = {**QUICK_ON_CPUS, "LMC_COMM_STUCK": "60"}      # kernels run under an emulator, and the fake driver runs one stream at a time
@@ -40,13 +40,13 @@ def test_as_ranks_on_cpus(run):
     mpi_needed(run)
     fake, file = Fake(run), model(run)
     for name, mesh in MESHES.items():
-        run(*command(file, mesh, run.path(f"cpu-{name}")), env=QUICK)
-        fake(*command(file, mesh, run.path(f"gpu-{name}"), "--target", "cuda"), how="devices=2", **QUICK)
+        run(*command(file, mesh, run.path(f"cpu-{name}")), env=PATIENT)
+        fake(*command(file, mesh, run.path(f"gpu-{name}"), "--target", "cuda"), how="devices=2", **PATIENT)
         curves_check(run, f"cpu-{name}", f"gpu-{name}", name)
     divided = ("--target", "cuda", "--set", "parallel.zero = 1", "--set", "memory { offload states }")
-    fake(*command(file, MESHES["dp"], run.path("gpu-zero"), *divided), how="devices=2", **QUICK)
+    fake(*command(file, MESHES["dp"], run.path("gpu-zero"), *divided), how="devices=2", **PATIENT)
     curves_check(run, "cpu-dp", "gpu-zero", "zero, with states in the host's memory")
-    by_variables(run, 2, *without_ranks(command(file, MESHES["tp"], run.path("again"), "--target", "cuda")), **fake.env, FAKE_CUDA="devices=2", LMC_COMM_STUCK="60")
+    by_variables(run, 2, *without_ranks(command(file, MESHES["tp"], run.path("again"), "--target", "cuda")), **fake.env, FAKE_CUDA="devices=2")
     check(tensors(run.path("again"), 3) == tensors(run.path("gpu-tp"), 3), "two runs differ, of mpirun and with torchrun's variables")
 
 
@@ -55,8 +55,8 @@ def test_stages(run):
     mpi_needed(run)
     fake, file = Fake(run), model(run, steps=1, depth=4)
     stages = ("--set", "parallel.pipeline = interleaved(chunks = 2)")
-    run(*command(file, "pp = 2", run.path("cpu"), *stages), env=QUICK)
-    fake(*command(file, "pp = 2", run.path("gpu"), *stages, "--target", "cuda"), how="devices=2", **QUICK)
+    run(*command(file, "pp = 2", run.path("cpu"), *stages), env=PATIENT)
+    fake(*command(file, "pp = 2", run.path("gpu"), *stages, "--target", "cuda"), how="devices=2", **PATIENT)
     curves_check(run, "cpu", "gpu", "two stages on each rank")
 
 
@@ -70,7 +70,8 @@ def test_offload(run):
     schedules = {"1f1b": "one_f_one_b", "gpipe": "gpipe", "chunks": "interleaved(chunks = 2)"}
 
     def trained(name, words, *sets, status=(0,)):
-        code, out, err = run.result(*command(file, "pp = 2", run.path(name), "--target", "cuda", *sets), env={**fake.env, **QUICK, "LMC_COMM_END": "1", "FAKE_CUDA": f"devices=2,{words}"})
+        limits = PATIENT if status == (0,) else QUICK
+        code, out, err = run.result(*command(file, "pp = 2", run.path(name), "--target", "cuda", *sets), env={**fake.env, **limits, "LMC_COMM_END": "1", "FAKE_CUDA": f"devices=2,{words}"})
         check(code in status, f"{name} {words}: {code} {out} {err}")
         return err
 
@@ -105,7 +106,7 @@ def test_offload_parameters(run):
     mpi_needed(run)
     fake, file = Fake(run), model(run, steps=2, depth=3, compute="bf16")
     for name, rule in ("device", ()), ("host", ("--set", "memory { offload states; offload masters }")):
-        fake(*command(file, "dp = 2", run.path(name), "--target", "cuda", "--set", "parallel.zero = 3", *rule), how="devices=2,eager", **QUICK)
+        fake(*command(file, "dp = 2", run.path(name), "--target", "cuda", "--set", "parallel.zero = 3", *rule), how="devices=2,eager", **PATIENT)
     check(tensors(run.path("host"), 2) == tensors(run.path("device"), 2), "the results differ")
 
 
@@ -128,7 +129,7 @@ def test_experts(run):
     file = run.write("mixtral.lm", open(f"{ROOT}/tests/models/mixtral/reference.lm").read().split("model Start")[0] + EXPERTS)
     sample = lambda text: re.search(r"sample after step 1:\n(.*?)\ndone", text, re.S)[1]
     one = run("run", file, "--out", run.path("cpu"))
-    many = fake(*[x for x in command(file, "ep = 2", run.path("gpu"), "--target", "cuda") if x != "-q"], how="devices=2", **QUICK)
+    many = fake(*[x for x in command(file, "ep = 2", run.path("gpu"), "--target", "cuda") if x != "-q"], how="devices=2", **PATIENT)
     curves_check(run, "cpu", "gpu", "ep = 2")
     check(sample(one) == sample(many), one + many)
     for a, b in zip(curve(run.path("cpu"), "dev.loss"), curve(run.path("gpu"), "dev.loss"), strict=True):
@@ -149,11 +150,11 @@ def lanes_check(run, file, how, beside, *sets, apart=()):
     fake = Fake(run)
     names = f"{how} {sets}", f"{how} {sets} alone"
     both = [command(file, "dp = 2", run.path(out), "--target", "cuda", *sets) for out in names]
-    code, out, err = run.result(*both[0], *apart, env={**fake.env, **QUICK, "FAKE_CUDA": f"devices=2,counts,{how}"})
+    code, out, err = run.result(*both[0], *apart, env={**fake.env, **PATIENT, "FAKE_CUDA": f"devices=2,counts,{how}"})
     check(code == 0 and "fake CUDA" not in err, f"{sets}: {out}{err}")
     found = messages(err)
     check(all(n == alone > 0 for n, alone in (found.get(stream, (0, 0)) for stream in beside)), f"{sets}: {err}")
-    fake(*both[1], "--disable-pass", "overlap,bucket", how="devices=2", **QUICK)
+    fake(*both[1], "--disable-pass", "overlap,bucket", how="devices=2", **PATIENT)
     for part in ("model", "optimizer"):
         a, b = (folder_bytes(run.path(out, "step-000001"))[f"{part}.safetensors"] for out in names)
         check(a == b, f"{sets}, {how}: the {part} has other bits without lanes")
@@ -213,7 +214,7 @@ def graphs_run(run, file, name, mesh, *sets, how="devices=2,counts", **env):
     """the launches of graphs of both ranks, which are equal; of a run in the folder of that name"""
     fake = Fake(run)
     line = command(file, mesh, run.path(name), "--target", "cuda", *sets)
-    code, out, err = run.result(*line, env={**fake.env, **QUICK, "FAKE_CUDA": how, **env})
+    code, out, err = run.result(*line, env={**fake.env, **PATIENT, "FAKE_CUDA": how, **env})
     check(code == 0 and "fake" not in err, f"{name}: {code} {out}{err}")
     counts = [int(n) for n in re.findall(r"^(\d+) graphs were launched", err, re.M)]
     check(len(counts) == 2 and counts[0] == counts[1], f"{name}: {counts}")
@@ -238,12 +239,12 @@ def test_graphs(run):
     graphs_run(run, file, "old", "dp = 2", *third, how="devices=2,counts,seed=3", FAKE_NCCL="version=21801")
     same_bits(run, "graphs", "steps", "old", step=2)
     alone = without_ranks(command(file, "dp = 2", run.path("apart"), "--target", "cuda", *third))
-    by_variables(run, 2, *alone, one={"LMC_CUDA_GRAPHS": "0"}, **Fake(run).env, FAKE_CUDA="devices=2", LMC_COMM_STUCK="60")
+    by_variables(run, 2, *alone, one={"LMC_CUDA_GRAPHS": "0"}, **Fake(run).env, FAKE_CUDA="devices=2")
     same_bits(run, "graphs", "apart", step=2)
     if run.nightly:
         graphs_run(run, file, "other", "dp = 2", *third, NCCL_LAUNCH_ORDER_IMPLICIT="0")
         same_bits(run, "graphs", "other", step=2)
-        planted = {**Fake(run).env, **QUICK, "FAKE_CUDA": "devices=2,eager", "FAKE_NCCL": "unordered"}      # though it says that it orders
+        planted = {**Fake(run).env, **PATIENT, "FAKE_CUDA": "devices=2,eager", "FAKE_NCCL": "unordered"}      # though it says that it orders
         err = run.result(*command(file, "dp = 2", run.path("x"), "--target", "cuda", *third), env=planted)[2]
         check("is not ordered before or after one of another communicator" in err, err)
 
@@ -281,7 +282,7 @@ def test_kills(run):
     mpi_needed(run)
     fake, file = Fake(run), model(run, steps=4)
     gpu = ("--target", "cuda", "--set", "parallel.zero = 3", "--set", "save = checkpoint(\"run\", every = 2 steps, keep = all)")
-    fake(*command(file, "dp = 2", run.path("whole"), *gpu), how="devices=2", **QUICK)
+    fake(*command(file, "dp = 2", run.path("whole"), *gpu), how="devices=2", **PATIENT)
     for trial in range(20 if run.nightly else 1):
         folder = run.path(f"trial{trial}")
         p = run.start(*command(file, "dp = 2", folder, *gpu), env={**fake.env, **QUICK, "FAKE_CUDA": "devices=2"})
@@ -292,6 +293,6 @@ def test_kills(run):
             os.kill(victim, signal.SIGKILL)
         out, err = p.communicate(timeout=120)
         check(p.returncode in (0, 2) and "fake" not in err, f"{p.returncode}: {out}{err}")
-        fake(*command(file, "dp = 2", folder, *gpu), how="devices=2", **QUICK)
+        fake(*command(file, "dp = 2", folder, *gpu), how="devices=2", **PATIENT)
         check(tensors(folder, 4) == tensors(run.path("whole"), 4), f"trial {trial}: the resumed run differs")
         shutil.rmtree(folder)

@@ -8,7 +8,7 @@ import test_moments as moments
 from harness import ROOT, check, distance, folder_bytes, load, save, small, within
 from test_numbers_drawn import M32, mix, philox, site
 from test_precision import noisy_rule
-from test_ranks import QUICK, mpi_needed
+from test_ranks import PATIENT, mpi_needed
 
 SANITIZER_BUILD = {"vectors", "refused", "resume_gives_the_same_bytes"}
 
@@ -140,7 +140,7 @@ def test_ranks(run):
     want = model_of(run.path("run"))
     for k, mesh in enumerate(("mesh = (dp = 2)", "mesh = (tp = 2); shard tp = [o]", "mesh = (tp = 2); shard tp = [i]",
                               "mesh = (dp = 2); zero = 1", "mesh = (fsdp = 2); zero = 3")):
-        run("run", file, "--ranks", 2, "--out", run.path(f"ranks{k}"), "--set", f"parallel {{ {mesh} }}", env=QUICK)
+        run("run", file, "--ranks", 2, "--out", run.path(f"ranks{k}"), "--set", f"parallel {{ {mesh} }}", env=PATIENT)
         got = model_of(run.path(f"ranks{k}"))
         check(all(np.array_equal(got[n], want[n]) for n in want), f"{mesh}: weights")
 

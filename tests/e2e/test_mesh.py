@@ -3,7 +3,7 @@ import json, math, re
 
 import numpy as np
 from harness import ROOT, check, save, small
-from test_ranks import QUICK, curves_check, mpi_needed, tensors
+from test_ranks import PATIENT, curves_check, mpi_needed, tensors
 
 SANITIZER_BUILD = {"refused"}
 DEPTH = 4
@@ -122,10 +122,10 @@ def test_eight_ranks(run):
     check(len(one) > 20, one)
     for name, mesh in EIGHT.items() if run.nightly else list(EIGHT.items())[:1]:
         line = "run", file, "--set", f"parallel.{mesh}", "--ranks", 8
-        check(sample(run(*line, "--out", run.path(name), env=QUICK)) == one, f"{name}: other tokens than {one}")
+        check(sample(run(*line, "--out", run.path(name), env=PATIENT)) == one, f"{name}: other tokens than {one}")
         curves_check(run, "one", name, name)
         if run.nightly:
-            run(*line, "-q", "--out", run.path(f"{name} again"), env=QUICK)
+            run(*line, "-q", "--out", run.path(f"{name} again"), env=PATIENT)
             check(tensors(run.path(name), 20) == tensors(run.path(f"{name} again"), 20), f"{name}: two runs differ")
 
 
@@ -164,7 +164,7 @@ def test_masks(run):
     pos = np.broadcast_to(np.arange(8, dtype="<i4"), tok.shape)
     save(run.path("batches.safetensors"), dict(tok=tok, pos=pos, seg=np.zeros_like(tok), next=tok, w=np.ones(tok.shape, "<f4")))
     file = run.write("masks.lm", MASKS)
-    masks = lambda *words: {name: x for name, x in run.trace(file, "--steps", 1, *words, env=QUICK).items() if name.startswith("grad.")}
+    masks = lambda *words: {name: x for name, x in run.trace(file, "--steps", 1, *words, env=PATIENT).items() if name.startswith("grad.")}
     one = masks()
     check(len(one) == 5 and all(np.unique(x).tolist() == [0, float(np.float32(4 / 3))] for x in one.values()), str(one))
     check(len({x.tobytes() for x in one.values()}) == 5, "two sites have the same mask")

@@ -5,7 +5,7 @@ import numpy as np
 
 from harness import check, distance, folder_bytes, load, save, small, within
 from test_precision import noisy_rule
-from test_ranks import QUICK, mpi_needed
+from test_ranks import PATIENT, mpi_needed
 
 SANITIZER_BUILD = {"other_moments_are_refused", "resume_gives_the_same_bytes", "unsigned_states_are_derived"}
 
@@ -251,7 +251,7 @@ def test_ranks(run):
     want = load(run.path("run/step-000003/model.safetensors"))
     for mesh, shard in (("dp = 2", ""), ("tp = 2", "; shard tp = [ff, vocab]"), ("fsdp = 2", "; zero = 3")):
         two = run.write("two.lm", open(one).read() + f"recipe T extends S {{ parallel {{ mesh = ({mesh}){shard} }} }}\n")
-        run("run", two, "--recipe", "T", "--ranks", 2, "--out", run.path(mesh), env=QUICK)
+        run("run", two, "--recipe", "T", "--ranks", 2, "--out", run.path(mesh), env=PATIENT)
         got = load(run.path(mesh, "step-000003/model.safetensors"))
         for name in want:
             within(f"{mesh}: {name}", distance(got[name], want[name]), 1e-3)

@@ -6,7 +6,7 @@ import re
 import numpy as np
 
 from harness import ROOT, check, distance, folder_bytes, load, random_batches, save, small, within
-from test_ranks import QUICK, mpi_needed
+from test_ranks import PATIENT, mpi_needed
 
 PLAIN_BUILD = {"resume_with_one_optimizer", "sampled_labels"}
 STEPS = 50
@@ -667,7 +667,7 @@ def test_sampled_labels(run):
     check(np.array_equal(states("run", 2)["h.w"], states("run", 1)["h.w"]), "step 2 changes h")
     run("run", file, "--out", run.path("micro"), "--set", "micro=16 tokens")
     mpi_needed(run)
-    run("run", file, "--out", run.path("ranks"), "--ranks", 2, env=QUICK)
+    run("run", file, "--out", run.path("ranks"), "--ranks", 2, env=PATIENT)
     for folder in "micro", "ranks":
         within(f"h of step 4, {folder}", distance(states(folder, 4)["h.w"], states("run", 4)["h.w"]), 1e-6)
 
@@ -679,7 +679,7 @@ def test_ranks(run):
   group @{embed,**.n1,**.n2,**.qn,**.kn,norm} = (optimizer = schedule_free(lr = 1e-3)); save = checkpoint("run")""")
     run("run", run.write("one.lm", text))
     two = text.replace("data = Batches;", "data = Batches; parallel { mesh = (dp = 2) };")
-    run("run", run.write("two.lm", two), "--ranks", 2, "--out", run.path("two"), env=QUICK)
+    run("run", run.write("two.lm", two), "--ranks", 2, "--out", run.path("two"), env=PATIENT)
     one, two = (load(run.path(x, "step-000003/model.safetensors")) for x in ("run", "two"))
     for name in one:
         within(name, distance(two[name], one[name]), 1e-5)

@@ -3,7 +3,7 @@ import os
 
 from harness import check, folder_bytes
 from test_gpu import Fake
-from test_ranks import QUICK, by_variables, curves_check, model, mpi_needed
+from test_ranks import PATIENT, by_variables, curves_check, model, mpi_needed
 
 SANITIZER_BUILD = set()
 LIBRARY = ("--set", "precision.order=library")
@@ -14,7 +14,7 @@ SUMS = {"zero2": ("reduce_scatter library_sum f32 ", "all_reduce library_sum f32
 
 def train(run, file, name, out, *args):
     n, mesh = MESHES[name]
-    return run("run", file, *mesh, "--ranks", n, "-q", "--out", run.path(out), *args, env=QUICK)
+    return run("run", file, *mesh, "--ranks", n, "-q", "--out", run.path(out), *args, env=PATIENT)
 
 
 def test_sums(run):
@@ -38,8 +38,8 @@ def test_sums_of_gpus(run):
     mpi_needed(run)
     fake, file = Fake(run), model(run, steps=2, rows=6, seq=8, micro=24)
     words = "run", file, "-q", "--set", "parallel.mesh=(dp = 3)", "--set", "parallel.zero=2", "--ranks", 3
-    gpu = lambda name, *more: fake(*words, *more, "--target", "cuda", "--out", run.path(name), how="devices=3", **{**QUICK, "LMC_COMM_STUCK": "60"})
-    run(*words, "--out", run.path("cpu"), env=QUICK)
+    gpu = lambda name, *more: fake(*words, *more, "--target", "cuda", "--out", run.path(name), how="devices=3", **PATIENT)
+    run(*words, "--out", run.path("cpu"), env=PATIENT)
     gpu("library", *LIBRARY)
     curves_check(run, "cpu", "library", "sums by NCCL")
     if run.nightly:

@@ -2,7 +2,7 @@
 import json, re
 
 from harness import ROOT, Skip, check, distance, load, small, within
-from test_ranks import QUICK, SAVE, collectives, curve, curves_check, meshes_check, mpi_needed, ranks, shorten, tensors, with_muon
+from test_ranks import PATIENT, SAVE, collectives, curve, curves_check, meshes_check, mpi_needed, ranks, shorten, tensors, with_muon
 
 PLAIN_BUILD = {"as_one_process", "interleaved", "one_f_one_b", "trace_and_eval"}
 TP = "parallel { shard tp = [g, ff, vocab] }"
@@ -23,7 +23,7 @@ def sets(name):
 
 
 def pipeline(run, name, file, out, *args):
-    return run("run", file, *sets(name), "--ranks", MESHES[name][0], "--out", run.path(out), *args, env=QUICK)
+    return run("run", file, *sets(name), "--ranks", MESHES[name][0], "--out", run.path(out), *args, env=PATIENT)
 
 
 def deep(run, steps=20, **how):
@@ -37,7 +37,7 @@ def test_as_one_process(run):
     pipeline(run, "dp2pp2", file, "again", "-q")
     check(tensors(run.path("again"), 20) == tensors(run.path("dp2pp2"), 20), "the resumed run differs")
     shorten(run, "again")
-    code, _, err = run.result("run", file, "--out", run.path("again"), "-q", env=QUICK)
+    code, _, err = run.result("run", file, "--out", run.path("again"), "-q", env=PATIENT)
     check(code == 0 and "now it has 1 rank:" in err and "micro-batch" not in err, f"as many micro-batches as before: {err}")
     curves_check(run, "one", "again", "dp 2 pp 2, then one process")
 
@@ -60,7 +60,7 @@ def test_one_f_one_b(run):
     train = lambda file, name, folder: pipeline(run, name, file, folder, "-q")
     file = meshes_check(run, F1B if run.nightly else ("f1b2", "f1b4"), train, "f1b2", thrice)
     more = ("--set", "micro=32 tokens", "--out", run.path("again"), "-q")
-    code, _, err = run.result("run", file, *sets("int2"), "--ranks", 2, *more, env=QUICK)
+    code, _, err = run.result("run", file, *sets("int2"), "--ranks", 2, *more, env=PATIENT)
     check(code == 0 and "up to step 8 a step had 3 micro-batches, now it has 6" in err, f"resumed with another micro-batch: {err}")
     check("had 2 ranks (pp 2) with one_f_one_b, now it has 2 ranks (pp 2) with interleaved 2: sums" in err, f"resumed with another schedule: {err}")
     memory = {}
@@ -90,12 +90,12 @@ def test_trace_and_eval(run):
     run("trace", file, "--steps", 2, "--out", run.path("one"))
     one = load(run.path("one"))
     for name in ("pp4", "dp2pp2"):
-        run("trace", file, "--steps", 2, *sets(name), "--ranks", PIPELINES[name][0], "--out", run.path(name), env=QUICK)
+        run("trace", file, "--steps", 2, *sets(name), "--ranks", PIPELINES[name][0], "--out", run.path(name), env=PATIENT)
         many = load(run.path(name))
         check(list(one) == list(many), str(set(one) ^ set(many)))
         for key in one:
             within(f"{name}: {key}", distance(many[key], one[key]), 3e-6)
-    flops = lambda *mesh: json.loads(run("bench", file, "--steps", 1, "--json", *mesh, env=QUICK))["model_flops"]
+    flops = lambda *mesh: json.loads(run("bench", file, "--steps", 1, "--json", *mesh, env=PATIENT))["model_flops"]
     found = {name: flops(*sets(name), "--ranks", 2) for name in ("pp2", "f1b2", "int2")}
     check(set(found.values()) == {flops()}, f"the ticks of the bubble are no work: {found}")
 
@@ -123,11 +123,11 @@ def test_eval(run):
     for name in ("dev.loss", "dev.bits_per_byte"):
         for a, b in zip(curve(run.path("one"), name), curve(run.path("stages"), name), strict=True):
             within(name, abs(a - b) / abs(a), 2e-6)
-    alone, together = (json.loads(run("eval", run.path("stages"), "--json", *more, env=QUICK))["dev"] for more in ((), ("--ranks", 2)))
+    alone, together = (json.loads(run("eval", run.path("stages"), "--json", *more, env=PATIENT))["dev"] for more in ((), ("--ranks", 2)))
     for key, value in alone.items():
         within(f"eval by 2 ranks: {key}", abs(together[key] - value) / abs(value), 2e-6)
     check("8 micro-batches pass through 2 stages: the bubble is 11.1 % of the time" in run("check", file, *sets("pp2")), "the bubble")
-    ids = lambda *more: run("generate", run.path("one"), "--prompt", "line 7 of", "-n", 12, "--seed", 3, "--ids", *f32, *more, env=QUICK)
+    ids = lambda *more: run("generate", run.path("one"), "--prompt", "line 7 of", "-n", 12, "--seed", 3, "--ids", *f32, *more, env=PATIENT)
     one = ids()
     check("4 micro-batches pass through 4 stages: the bubble is 11.1 % of the time" in run("check", file, *sets("int2")), "the bubble of two stages")
     for name in ("pp2", "int2"):
@@ -135,7 +135,7 @@ def test_eval(run):
     # A rank has its part of the model, so a size that the ranks do not divide is an error.
     for mesh, message in (("mesh=(pp = 3)",), "E916]: pp = 3"), (("mesh=(tp = 3)", "shard.tp=[ff]"), "E910]: tp = 3"):
         words = [x for line in mesh for x in ("--set", f"parallel.{line}")]
-        err = run("generate", run.path("one"), "--prompt", "line", *words, "--ranks", 3, status=1, env=QUICK)
+        err = run("generate", run.path("one"), "--prompt", "line", *words, "--ranks", 3, status=1, env=PATIENT)
         check(message in err, f"{mesh}: {err}")
 
 
@@ -201,7 +201,7 @@ def test_adapters(run):
         run.write("m.lm", "import std.adapt: dora, masked\n" + open(file).read().replace("run = 2 steps", 'save = checkpoint("x", every = 1 steps); run = 2 steps'))
         f32 = ("-q", "--set", "precision.compute=f32")
         run("run", file, *f32, "--set", "parallel.mesh=(dp = 1)", "--out", run.path(f"{name}.one"))
-        run("run", file, *f32, *sets(name), "--ranks", 2, "--out", run.path(name), env=QUICK)
+        run("run", file, *f32, *sets(name), "--ranks", 2, "--out", run.path(name), env=PATIENT)
         one, stages = (load(run.path(f, "step-000002", "model.safetensors")) for f in (f"{name}.one", name))
         check(list(one) == list(stages) and sum(key.endswith(ends) for key in one) == 4, str(list(one)))
         for key in one:

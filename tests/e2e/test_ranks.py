@@ -9,7 +9,8 @@ SANITIZER_BUILD = {"as_one_process", "other_mesh", "trace", "stopped", "interrup
                    "refused", "rank_fails", "without_mpi", "killed_and_resumed"}
 
 # Open MPI leaves memory of modules that it has unloaded, for which no suppression can be written.
-QUICK = {"LMC_COMM_SILENCE": "2", "LMC_COMM_STUCK": "10", "ASAN_OPTIONS": "detect_leaks=0"}
+PATIENT = {"LMC_COMM_SILENCE": "300", "LMC_COMM_STUCK": "300", "ASAN_OPTIONS": "detect_leaks=0"}   # on a busy machine a rank may wait for seconds
+QUICK = {**PATIENT, "LMC_COMM_SILENCE": "2", "LMC_COMM_STUCK": "10"}    # of tests that lose a rank: the others are ended after the silence
 MESH = "parallel { mesh = (dp = 2) }"
 SAVE = 'save = checkpoint("run", every = 4 steps, keep = all)'
 TP = "parallel { shard tp = [g, ff, vocab] }"
@@ -22,7 +23,7 @@ def mpi_needed(run):
 
 def ranks(run, n, file, *args, **how):
     mesh = ("--set", f"parallel.mesh=(dp = {n})") if n > 1 else ()
-    return run("run", file, *mesh, *(("--ranks", n) if n > 1 else ()), *args, env=QUICK, **how)
+    return run("run", file, *mesh, *(("--ranks", n) if n > 1 else ()), *args, env=PATIENT, **how)
 
 
 def by_variables(run, n, *args, status=0, names=("RANK", "WORLD_SIZE"), one={}, **env):
@@ -30,7 +31,7 @@ def by_variables(run, n, *args, status=0, names=("RANK", "WORLD_SIZE"), one={}, 
     with socket.socket() as s:
         s.bind(("", 0))
         port = s.getsockname()[1]
-    own = {**QUICK, names[1]: str(n), "MASTER_ADDR": "localhost", "MASTER_PORT": str(port), **env}
+    own = {**PATIENT, names[1]: str(n), "MASTER_ADDR": "localhost", "MASTER_PORT": str(port), **env}
     started = [run.start(*args, env={**own, names[0]: str(rank), **(one if rank == 1 else {})}) for rank in range(n)]
     said = [p.communicate(timeout=600) for p in started]
     check([p.returncode for p in started] == [status] * n, f"{[p.returncode for p in started]}: {said}")
@@ -67,7 +68,7 @@ def test_as_one_process(run):
         ranks(run, n, file, "-q", "--out", run.path(f"ranks{n}"))
         curves_check(run, "one", f"ranks{n}", f"{n} ranks")
     parts = "--disable-pass", "bucket"      # each layer is added beside the last micro-batch, instead of all behind it
-    out = run("run", file, "--ranks", 2, "--out", run.path("again"), *parts, env=QUICK)     # the ranks are along dp
+    out = run("run", file, "--ranks", 2, "--out", run.path("again"), *parts, env=PATIENT)     # the ranks are along dp
     check("mesh    2 ranks (dp 2); memory is that of one rank\n" in out, out)
     check(tensors(run.path("again"), 20) == tensors(run.path("ranks2"), 20), "two runs of 2 ranks differ")
     check(tensors(run.path("again"), 20) != tensors(run.path("one"), 20), "planted: sums in another order have the same bits")
@@ -106,7 +107,7 @@ CONTEXT_MESHES = {"cp2": (2, "cp = 2"), "cp4": (4, "cp = 4"), "dp2cp2": (4, "dp 
 
 def mesh_run(run, name, file, out, *args):
     n, mesh, *more = {**MESHES, **CONTEXT_MESHES, **ZERO_MESHES}[name]
-    return run("run", file, "--set", f"parallel.mesh=({mesh})", *more, "--ranks", n, "--out", run.path(out), *args, env=QUICK)
+    return run("run", file, "--set", f"parallel.mesh=({mesh})", *more, "--ranks", n, "--out", run.path(out), *args, env=PATIENT)
 
 
 def shorten(run, folder):
@@ -209,7 +210,7 @@ def test_routing(run):
                 continue
             n, mesh, *more = ROUTED_MESHES[key]
             out = f"{name}-{key}"
-            run("run", file, "-q", "--set", f"parallel.mesh=({mesh})", *more, "--ranks", n, "--out", run.path(out), env=QUICK)
+            run("run", file, "-q", "--set", f"parallel.mesh=({mesh})", *more, "--ranks", n, "--out", run.path(out), env=PATIENT)
             curves_check(run, one, out, f"{name} {mesh}")
             if name == "deepseekv3":
                 a, b = (load(run.path(folder, "step-000003", "model.safetensors")) for folder in (one, out))
@@ -218,9 +219,9 @@ def test_routing(run):
                         check(np.array_equal(a[tensor], b[tensor]), f"{tensor} on {mesh}: {b[tensor]}, expected {a[tensor]}")
     file, ep = run.path("mixtral.lm"), ("--set", "parallel.mesh=(ep = 2)")
     shutil.rmtree(run.path("mixtral-tp2", "step-000006"))
-    run("run", file, "-q", *ep, "--ranks", 2, "--out", run.path("mixtral-tp2"), env=QUICK)
+    run("run", file, "-q", *ep, "--ranks", 2, "--out", run.path("mixtral-tp2"), env=PATIENT)
     curves_check(run, "mixtral-one", "mixtral-tp2", "tp 2, then ep 2")
-    run("run", file, "-q", *ep, "--ranks", 2, "--out", run.path("again"), env=QUICK)
+    run("run", file, "-q", *ep, "--ranks", 2, "--out", run.path("again"), env=PATIENT)
     check(tensors(run.path("again"), 6) == tensors(run.path("mixtral-ep2"), 6), "two runs differ")
     # Of 64 positions with 2 experts each, a rank sends half of the rows of 32 numbers: to the experts and back, the same for the
     # cotangents, and once more to the experts for the gradients of their matrices, in 2 layers and 2 micro-batches of a step.
@@ -400,14 +401,14 @@ def test_trace(run):
     one = load(run.path("one"))
     for name in ("dp2tp2", "cp2"):
         n, mesh, *more = {**MESHES, **CONTEXT_MESHES}[name]
-        run("trace", file, "--steps", 2, "--set", f"parallel.mesh=({mesh})", *more, "--ranks", n, "--out", run.path(name), env=QUICK)
+        run("trace", file, "--steps", 2, "--set", f"parallel.mesh=({mesh})", *more, "--ranks", n, "--out", run.path(name), env=PATIENT)
         many = load(run.path(name))
         check(list(one) == list(many), str(set(one) ^ set(many)))
         for key in one:
             within(f"{name}: {key}", distance(many[key], one[key]), 3e-6)
-    figures = json.loads(run("bench", file, "--steps", 2, "--set", "parallel.mesh=(cp = 2)", "--ranks", 2, "--json", env=QUICK))
+    figures = json.loads(run("bench", file, "--steps", 2, "--set", "parallel.mesh=(cp = 2)", "--ranks", 2, "--json", env=PATIENT))
     check(figures["ms_per_step"] > 0 and figures["tokens_per_s"] > 0, str(figures))
-    err = run("bench", file, "--ablate", "--set", "parallel.mesh=(cp = 2)", "--ranks", 2, status=1, env=QUICK)
+    err = run("bench", file, "--ablate", "--set", "parallel.mesh=(cp = 2)", "--ranks", 2, status=1, env=PATIENT)
     check("--ablate is unsupported with several ranks" in err, err)
 
 
@@ -472,7 +473,7 @@ def test_full_disk_of_a_rank(run):
     for text, status in ((file, 2), (other, 0)):
         folder = run.path(f"cut{status}")
         p = subprocess.run(["mpirun", "--allow-run-as-root", "--oversubscribe", "-q", "-n", "2", "sh", script, "run", text, "-q", "--set",
-                            "parallel.mesh=(dp = 2)", "--out", folder], text=True, capture_output=True, env={**os.environ, **QUICK}, timeout=600)
+                            "parallel.mesh=(dp = 2)", "--out", folder], text=True, capture_output=True, env={**os.environ, **PATIENT}, timeout=600)
         what = f"{p.returncode}: {p.stderr}{p.stdout}"
         check(p.returncode == status and "checkpoint of step 4: rank 1 (host" in p.stderr and "No space left on device" in p.stderr, what)
         check(("the run continues" in p.stderr) == (status == 0) and ".writing" not in os.listdir(folder), what)
@@ -497,7 +498,7 @@ def test_restarts(run):
     check(p.returncode == 0, f"{p.returncode}: {out}{err}")
     check(len(re.findall("of 2 restarts", err)) <= 2 and (not victim or "1 of 2 restarts" in err), err)
     check(tensors(run.path("cut"), 20) == tensors(run.path("whole-cp"), 20), "the restarted run differs")
-    p = run.start(*args, "1", "--out", run.path("stopped"), env=QUICK)
+    p = run.start(*args, "1", "--out", run.path("stopped"), env=PATIENT)
     wait_for(run.path("stopped", "step-000004"), p)
     p.send_signal(signal.SIGINT)
     err = p.communicate(timeout=600)[1]
@@ -531,7 +532,7 @@ def test_fewer_ranks(run):
     shutil.rmtree(run.path("cut", "step-000040"))
     err = run(*fewer, "2", "-q", status=1)
     check("E254" in err, err)
-    err = run("run", file, "--ranks", 2, "--min-ranks", 3, status=1, env=QUICK)     # the mesh is that of the ranks
+    err = run("run", file, "--ranks", 2, "--min-ranks", 3, status=1, env=PATIENT)     # the mesh is that of the ranks
     check("--min-ranks 3 needs at least 3 ranks, this run has 2" in err, err)
     run(*fewer, "1", "-q")
     check(mesh(40) is None, str(mesh(40)))
@@ -633,7 +634,7 @@ def test_session_folder(run):
         run.write(f"tmp/ompi.{name}.{os.getuid()}", "in the way of the folder that all starts share by default")
     before = os.listdir(run.path("tmp"))
     run("trace", small(run, steps=1), "--ranks", 2, "--set", "parallel.mesh=(dp = 2)", "--out", run.path("t"),
-        env={**QUICK, "TMPDIR": run.path("tmp")})
+        env={**PATIENT, "TMPDIR": run.path("tmp")})
     check(os.listdir(run.path("tmp")) == before)
 
 
@@ -684,7 +685,7 @@ def test_interrupted(run):
     """SIGINT of the command saves; one process continues where two ranks stopped."""
     mpi_needed(run)
     file = model(run)
-    p = run.start("run", file, "--ranks", "2", "--set", "parallel.mesh=(dp = 2)", "--out", run.path("run"), env=QUICK)
+    p = run.start("run", file, "--ranks", "2", "--set", "parallel.mesh=(dp = 2)", "--out", run.path("run"), env=PATIENT)
     wait_for(run.path("run", "step-000004"), p)
     p.send_signal(signal.SIGINT)
     out, err = p.communicate(timeout=600)
@@ -703,7 +704,7 @@ def test_interrupted_twice(run):
     file = model(run, steps=100000)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        p = run.start("run", file, "--ranks", "2", "--set", "parallel.mesh=(dp = 2)", "-q", "--out", run.path("run"), env=QUICK)
+        p = run.start("run", file, "--ranks", "2", "--set", "parallel.mesh=(dp = 2)", "-q", "--out", run.path("run"), env=PATIENT)
     finally:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
     wait_for(run.path("run", "step-000004"), p)
@@ -752,16 +753,16 @@ recipe R {{
     check(sample(one) == sample(cp) and cp.count("sample after step 4") == 1, cp)
     check(run("eval", run.path("one")).split()[:3] == run("eval", run.path("parts")).split()[:3], "the run of parts is read as any other")
     for name in ("parts", "cp"):
-        alone, together = (json.loads(run("eval", run.path(name), "--json", *more, env=QUICK)) for more in ((), ("--ranks", 2)))
+        alone, together = (json.loads(run("eval", run.path(name), "--json", *more, env=PATIENT)) for more in ((), ("--ranks", 2)))
         for key, value in alone["dev"].items():
             within(f"eval of {name} by 2 ranks: {key}", abs(together["dev"][key] - value) / abs(value), 2e-6)
-    text = [run("generate", run.path("parts"), "--prompt", "line", "-n", 12, "-t", 0, *more, env=QUICK) for more in ((), ("--ranks", 2))]
+    text = [run("generate", run.path("parts"), "--prompt", "line", "-n", 12, "-t", 0, *more, env=PATIENT) for more in ((), ("--ranks", 2))]
     check(text[0] == text[1], str(text))
-    text = [run("generate", run.path("parts"), "--prompt", "line", "-n", 12, "--ranks", 2, env=QUICK) for _ in range(2)]
+    text = [run("generate", run.path("parts"), "--prompt", "line", "-n", 12, "--ranks", 2, env=PATIENT) for _ in range(2)]
     check(text[0] == text[1], str(text))
-    check("error[E254]" in run("eval", run.path("parts"), "--ranks", 4, status=1, env=QUICK), "another number of ranks")
+    check("error[E254]" in run("eval", run.path("parts"), "--ranks", 4, status=1, env=PATIENT), "another number of ranks")
     wide = ("generate", run.path("parts"), "--prompt", "line", "-n", 60, "-t", 3)    # has bytes that a terminal would not get
-    check(run(*wide) == run(*wide, "--ranks", 2, env=QUICK), "ranks that write to a pipe write bytes as they are")
+    check(run(*wide) == run(*wide, "--ranks", 2, env=PATIENT), "ranks that write to a pipe write bytes as they are")
 
 
 def test_refused(run):
@@ -770,11 +771,11 @@ def test_refused(run):
     file = model(run)
     err = run("run", file, "--set", "parallel.mesh=(dp = 2)", status=1)
     check("error[E254]" in err and "--ranks 2" in err, err)
-    err = run("run", file, "--set", "parallel.mesh=(dp = 4)", "--ranks", 2, status=1, env=QUICK)
+    err = run("run", file, "--set", "parallel.mesh=(dp = 4)", "--ranks", 2, status=1, env=PATIENT)
     check(err.count("error[E254]") == 1 and "--set 'parallel.mesh=(dp = 2)' fits" in err, err)
-    err = run("run", file, "--set", "parallel.mesh=(dp = 4, tp = 2)", "--ranks", 4, status=1, env=QUICK)
+    err = run("run", file, "--set", "parallel.mesh=(dp = 4, tp = 2)", "--ranks", 4, status=1, env=PATIENT)
     check("--set 'parallel.mesh=(dp = 2, tp = 2)' fits" in err, err)
-    err = run("run", file, "--set", "parallel.mesh=(dp = 3)", "--ranks", 3, status=1, env=QUICK)
+    err = run("run", file, "--set", "parallel.mesh=(dp = 3)", "--ranks", 3, status=1, env=PATIENT)
     check(err.count("error[E255]") == 1 and "of the numbers for dp, 1, 2 and 4 do" in err, err)
     for mesh, shard, message in (("tp = 3", "[g, ff, vocab]", "tp = 3 does not divide g = 2: 1 and 2 do"), ("tp = 2", "[gg]", "did you mean g?"),
                                  ("cp = 3", "[g]", "cp = 3 does not divide t = 16: 1, 2, 4, 8 and 16 do"), ("tp = 2", "[]", "error[E258]")):
@@ -927,7 +928,7 @@ def test_without_mpi(run):
     lmc = run.path("lmc")
     shutil.copy(run.lmc, lmc)
     p = subprocess.run([lmc, "run", file, "--set", "parallel.mesh=(dp = 2)", "--ranks", "2", "--out", run.path("run")], text=True,
-                       capture_output=True, env={**os.environ, **QUICK}, timeout=600)
+                       capture_output=True, env={**os.environ, **PATIENT}, timeout=600)
     check(p.returncode == 2 and "built without MPI" in p.stderr + p.stdout, f"{p.returncode}: {p.stdout}{p.stderr}")
 
 
@@ -982,7 +983,7 @@ class Slurm:
             for one in (s, s1):
                 one.bind(("127.0.0.1", 0))
             port, port1 = (one.getsockname()[1] for one in (s, s1))
-        self.env = {**os.environ, **QUICK, "SLURM_CONF": run.write("slurm/slurm.conf", SLURM.format(
+        self.env = {**os.environ, **PATIENT, "SLURM_CONF": run.write("slurm/slurm.conf", SLURM.format(
             folder=self.folder, host=socket.gethostname().split(".")[0], port=port, port1=port1, cpus=os.cpu_count(), job=random.randrange(1, 60_000_000)))}
 
     def __enter__(self):

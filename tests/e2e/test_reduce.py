@@ -3,7 +3,7 @@ import json, re
 
 import numpy as np
 from harness import check, load, random_batches, small, within
-from test_ranks import QUICK, curve, model, mpi_needed, tensors
+from test_ranks import PATIENT, curve, model, mpi_needed, tensors
 
 SANITIZER_BUILD = set()
 MESHES = {"dp4": (4, "mesh=(dp = 4)"), "zero1": (4, "mesh=(dp = 4)", "zero=1"), "hsdp": (4, "mesh=(dp = 2, fsdp = 2)"),
@@ -16,7 +16,7 @@ def sets(name, reduce):
 
 
 def train(run, file, name, reduce, folder):
-    return run("run", file, *sets(name, reduce), "--ranks", MESHES[name][0], "--out", run.path(folder), "-q", env=QUICK)
+    return run("run", file, *sets(name, reduce), "--ranks", MESHES[name][0], "--out", run.path(folder), "-q", env=PATIENT)
 
 
 def of_gradients(x):

@@ -8,7 +8,7 @@ import numpy as np
 from harness import ROOT, check, distance, folder_bytes, load, random_batches, remove, save, within
 from test_memory import same_bits
 from test_optimizer_library import muon
-from test_ranks import QUICK, mpi_needed
+from test_ranks import PATIENT, mpi_needed
 
 MODEL = open(f"{ROOT}/tests/models/mixtral/reference.lm").read().split("model Start")[0]
 DENSE = MODEL[:MODEL.index("block Moe")] + """
@@ -112,7 +112,7 @@ def test_capacity(run):
     import capacity.model as model
     file, out = f"{ROOT}/tests/models/capacity/reference.lm", {}
     for mesh, more in ("one", ()), ("ep", ("--set", "parallel.mesh=(ep = 2)", "--ranks", "2")):
-        run("run", file, "-q", *more, "--out", run.path(mesh), env=QUICK)
+        run("run", file, "-q", *more, "--out", run.path(mesh), env=PATIENT)
         out[mesh] = [json.loads(line) for line in open(run.path(mesh, "metrics.jsonl"))]
     W = {n: torch.tensor(t.astype("f8")) for n, t in load(f"{ROOT}/tests/models/capacity/weights.safetensors").items()}
     tok = torch.from_numpy(load(f"{ROOT}/tests/models/capacity/batches.safetensors")["tok"][0].astype("i8"))

@@ -4,7 +4,7 @@ import json
 import numpy as np
 
 from harness import check, distance, folder_bytes, load, random_batches, remove, save, within
-from test_ranks import QUICK, mpi_needed
+from test_ranks import PATIENT, mpi_needed
 
 BALANCED = """import std.nn: xent, silu
 block Experts(d, E, k, f, rate) {
@@ -175,7 +175,7 @@ recipe Two extends One { parallel { mesh = (dp = 2) } }
     one = load(run.path("run/step-000003/model.safetensors"))
     for mesh in ("dp = 2", "cp = 2"):
         remove(run.path("run"))
-        run("run", file, "--recipe", "Two", "--set", f"parallel.mesh=({mesh})", "--ranks", "2", env=QUICK)
+        run("run", file, "--recipe", "Two", "--set", f"parallel.mesh=({mesh})", "--ranks", "2", env=PATIENT)
         two = load(run.path("run/step-000003/model.safetensors"))
         for n in one:
             within(f"{mesh}: {n}", distance(two[n], one[n]), 1e-5)
@@ -184,7 +184,7 @@ recipe Two extends One { parallel { mesh = (dp = 2) } }
     for mesh in (), ("mesh=(dp = 2)",), ("mesh=(tp = 2)", "shard.tp=[d]"):
         remove(run.path("bn"))
         words = [x for line in mesh for x in ("--set", f"parallel.{line}")]
-        run("run", norm, "--recipe", "Two", *words, *(("--ranks", "2") if mesh else ()), env=QUICK)
+        run("run", norm, "--recipe", "Two", *words, *(("--ranks", "2") if mesh else ()), env=PATIENT)
         kept.append(load(run.path("bn/step-000003/model.safetensors")))
         for n, x in kept[0].items():
             within(f"BatchNorm: {mesh}: {n}", distance(kept[-1][n], x), 1e-5)

@@ -2,7 +2,7 @@
 import collections, json, re
 
 from harness import ROOT, check, small, within
-from test_ranks import QUICK, collectives, curve, curves_check, meshes_check, model, mpi_needed, ranks, shorten, tensors, with_muon
+from test_ranks import PATIENT, collectives, curve, curves_check, meshes_check, model, mpi_needed, ranks, shorten, tensors, with_muon
 
 SANITIZER_BUILD = {"sent", "samples", "refused"}
 
@@ -36,7 +36,7 @@ def zero_sets(name):
 
 def zero_run(run, name, file, out, *args):
     sets = [word for s in zero_sets(name) for word in ("--set", s)]
-    return run("run", file, *sets, "--ranks", ZERO[name][0], "--out", run.path(out), *args, env=QUICK)
+    return run("run", file, *sets, "--ranks", ZERO[name][0], "--out", run.path(out), *args, env=PATIENT)
 
 
 def test_stages(run):
@@ -104,7 +104,7 @@ def test_buckets(run):
         words = [word for s in (f"parallel.mesh=({mesh})", *sets) for word in ("--set", s)]
         for disabled in ("", "bucket", "overlap", "bucket,overlap"):
             apart = ("--disable-pass", disabled) if disabled else ()
-            run("run", file, *words, "--ranks", n, "-q", "--out", run.path(name + disabled), *apart, env=QUICK)
+            run("run", file, *words, "--ranks", n, "-q", "--out", run.path(name + disabled), *apart, env=PATIENT)
             check(tensors(run.path(name), 3) == tensors(run.path(name + disabled), 3), f"{name}: {disabled or 'two runs'}")
 
 
@@ -130,7 +130,7 @@ def test_budget(run):
         err = run("check", file, *mesh, "--set", f"parallel.zero={stage}", status=1)
         check("budget" in err, err)
     ranks(run, 1, run.path("free.lm"), "-q", "--out", run.path("one"))
-    run("run", file, *mesh, "--set", "parallel.zero=3", "--ranks", 4, "-q", "--out", run.path("deep"), env=QUICK)
+    run("run", file, *mesh, "--set", "parallel.zero=3", "--ranks", 4, "-q", "--out", run.path("deep"), env=PATIENT)
     curves_check(run, "one", "deep", "24 layers")
 
 
@@ -235,5 +235,5 @@ def test_refused(run):
     err = run("check", small(run, more="parallel { mesh = (dp = 2); zero = 4 }"), status=1)
     check("zero" in err and "3" in err, err)
     mpi_needed(run)
-    err = run("run", small(run, more="parallel { mesh = (dp = 2, fsdp = 3) }"), "--ranks", 6, status=1, env=QUICK)
+    err = run("run", small(run, more="parallel { mesh = (dp = 2, fsdp = 3) }"), "--ranks", 6, status=1, env=PATIENT)
     check("error[E255]" in err and "dp * fsdp = 6 does not divide the 4 rows" in err, err)
