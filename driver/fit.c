@@ -214,12 +214,12 @@ static lm_status refuse(const fitter *x) {
   lm_diag *d = LM_REPORT(x->p->ctx, m->budget_loc, E210, need, bytes_text(x, m->budget));
   if (freed_of(x))
     lm_diag_note(
-        x->p->ctx, d, (lm_loc){0}, "it recomputes %d values%s; with these kept it would need %s",
-        x->c->recomputed,
+        x->p->ctx, d, (lm_loc){0}, "it recomputes %d value%s%s; with %s kept it would need %s",
+        x->c->recomputed, x->c->recomputed == 1 ? "" : "s",
         x->c->offloaded
             ? lm_arena_printf(x->p->ctx->arena, " and has %d in the host's memory", x->c->offloaded)
             : "",
-        bytes_text(x, x->fit->natural));
+        x->c->recomputed + x->c->offloaded == 1 ? "it" : "these", bytes_text(x, x->fit->natural));
   for (int i = 0; i < h.n && i < SHOWN_ITEMS; i++)
     lm_diag_note(x->p->ctx, d, (lm_loc){0}, "%s: %s, %s", bytes_text(x, h.v[i].bytes), h.v[i].label,
                  lm_memory_item_when(x->p->ctx->arena, &h, &h.v[i]));

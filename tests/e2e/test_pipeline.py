@@ -219,6 +219,10 @@ def test_refused(run):
                           ("parallel.pipeline=zero_bubble", "E900]: parallel.pipeline = zero_bubble is not available yet")):
         err = run("check", blocks(run), "--set", more, *(("--set", "micro=8 tokens", "--set", "batch=72 tokens") if "pp = 3" in more else ()), status=1)
         check(f"error[{message}" in err, f"{more}: {err}")
+    unlike = open(blocks(run, inner="tanh(r * dot(x, w, d))")).read().replace("Layer(d, e)", "Layer(d, e, r)")
+    unlike = unlike.replace("Layer(d, 16)", "Layer(d, 16, if i == 1 then 0.5 else 0.9)")
+    err = run("check", run.write("unlike.lm", unlike), status=1)
+    check("error[E916]: pp = 2 does not divide the 1 period of the list: only 1 does\n" in err and "a period is 4 consecutive ones" in err, err)
     err = run("check", blocks(run), "--set", "parallel.pipeline=one_f_one_b", "--set", "micro=8 tokens", status=1)
     check("error[E255]: pp = 2 does not divide the 1 rows (of 8 tokens) of a micro-batch" in err, err)
     for changes, what in (({"more": "sub tail[i < n] = Layer(d, 16)", "loop": "for l in tail carry x { x = l(x) }"}, "a model with several lists of blocks"),

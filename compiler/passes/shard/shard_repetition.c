@@ -97,14 +97,33 @@ static bool stacks_note(lm_shard *s, const lm_op *loop, const lm_region *r) {
   return ok;
 }
 
+// The blocks of one iteration of the loop: more than one where blocks of the list differ.
+static int64_t period_of(const lm_op *loop, const lm_region *r) {
+  int64_t period = 1;
+  for (const lm_op *op = r->first; op; op = op->next) {
+    int i = lm_shard_indexed(op, loop->body->args[0]);
+    int64_t own = i >= 0 ? op->attr.imm[2 * i + 1] : op->body ? period_of(loop, op->body) : 1;
+    period = own > period ? own : period;
+  }
+  return period;
+}
+
 static bool size_check(const lm_shard *s, const lm_op *loop) {
   int64_t n = loop->attr.imm[0], stages = (int64_t)s->by->size * lm_mesh_axis_chunks(s->by);
+  int64_t period = period_of(loop, loop->body);
+  const char *what = s->by->chunks ? "pp * chunks" : s->by->name;
+  const char *unit = period > 1 ? "period" : "block", *end = n == 1 ? "" : "s";
   if (n % stages == 0)
     return true;
   lm_buf legal = {0};
-  const char *what = s->by->chunks ? "pp * chunks" : s->by->name;
   lm_shard_divisors(n, stages, &legal);
-  LM_REPORT(s->m->ctx, s->by->loc, E916, what, (int)stages, (long long)n, legal.p);
+  lm_diag *d =
+      LM_REPORT(s->m->ctx, s->by->loc, E916, what, (int)stages, (long long)n, unit, end, legal.p);
+  if (period > 1)
+    lm_diag_note(s->m->ctx, d, loop->loc,
+                 "the blocks of this list differ: a period is %lld consecutive ones, which stay "
+                 "on one stage",
+                 (long long)period);
   lm_buf_free(&legal);
   return false;
 }
