@@ -58,6 +58,7 @@ struct lm_layout {
   int recovery_braces;
   uint32_t errors_before; // errors of the context before this text
   bool started, stopped, unclosed_reported;
+  bool unclosed; // a brace of the declaration that was read last is never closed
 };
 
 enum {
@@ -290,9 +291,16 @@ lm_loc lm_layout_unclosed(const struct lm_layout *t, char *out_which) {
   return t->parens ? t->open[t->n_open - 1].loc : (lm_loc){0};
 }
 
+bool lm_layout_take_unclosed(struct lm_layout *t) {
+  bool unclosed = t->unclosed;
+  t->unclosed = false;
+  return unclosed;
+}
+
 // Reports the unclosed brace before n, once for all braces that n ends.
 static void report_unclosed(struct lm_layout *t, const token *n) {
   bool in_string = t->scan.string_unclosed; // the brace may be in the rest of that line
+  t->unclosed = true;
   if (t->stopped || t->unclosed_reported || in_string || t->recovery == TO_DECLARATION)
     return;
   lm_diag *d = LM_REPORT(t->ctx, t->open[t->n_open - t->parens - 1].loc, E009);

@@ -114,6 +114,8 @@ const char *lm_layout_text_after(const struct lm_layout *t); // the text after t
 bool lm_layout_begins_statement(const struct lm_layout *t, lm_loc word);
 // The innermost open ( or [; file 0 if there is none.
 lm_loc lm_layout_unclosed(const struct lm_layout *t, char *out_which);
+// True, once, if a brace of the declaration that was read last is never closed.
+bool lm_layout_take_unclosed(struct lm_layout *t);
 
 // ---- ast.c
 ast_expr *lm_expr_new(lm_parser *ps, ast_expr_kind kind, lm_loc at);

@@ -17,6 +17,7 @@ static ast_member *member_new(lm_parser *ps, ast_member_kind kind, lm_loc at, as
 static void members_add(lm_parser *ps, ast_members *all, ast_member *m);
 static ast_decl *decl_new(lm_parser *ps, ast_decl_kind kind, lm_loc at, const char *doc,
                           ast_name name);
+static void bodies_forget(lm_parser *ps, ast_decl *d);
 static ast_names one(lm_parser *ps, ast_name name);
 static ast_sig sig_new(ast_params params, ast_type *ret, ast_exprs where);
 static ast_type *type_new(lm_parser *ps, lm_loc at, lm_sym name);
@@ -84,10 +85,16 @@ start:
   ;
 file:
     %empty
-  | file decl ';'                        { PUSH(*ps->file, $2); }
+  | file decl ';'
+      {
+        if (lm_layout_take_unclosed(ps->layout))
+          bodies_forget(ps, $2);
+        PUSH(*ps->file, $2);
+      }
   | file error ';'
       {
         yyerrok;
+        lm_layout_take_unclosed(ps->layout);
         PUSH(*ps->file, decl_new(ps, DC_ERROR, @2, NULL, (ast_name){0}));
       }
   | file ';'
@@ -588,6 +595,17 @@ static ast_decl *decl_new(lm_parser *ps, ast_decl_kind kind, lm_loc at, const ch
   d->doc = doc;
   d->name = name;
   return d;
+}
+
+// A brace of d is never closed, so that statements may be in another body than is meant.
+static void bodies_forget(lm_parser *ps, ast_decl *d) {
+  for (uint32_t i = 0; i < d->members.n; i++)
+    if (d->members.v[i]->body.n)
+      d->members.v[i]->kind = MB_ERROR;
+  if (d->kind != DC_FN)
+    return;
+  d->body.n = 0;
+  PUSH(d->body, stmt_new(ps, ST_ERROR, d->loc, (ast_names){0}, NULL));
 }
 
 static ast_type *type_new(lm_parser *ps, lm_loc at, lm_sym name) {
