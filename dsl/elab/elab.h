@@ -478,14 +478,14 @@ bool el_where_check_all(lm_elab *e, const el_where *s);
 // ---- statements (stmt.c, loop.c)
 void el_run(lm_elab *e, const ast_body *body);
 void el_run_for(lm_elab *e, const ast_stmt *st);
-// Evaluates the body of a loop once, with the carries bound to `in`. var: the value of the loop's
-// name, or NULL. out: the new values of the carries.
 // True if the loop that runs is over a number that an axis is named after, as in `for at in d`.
 bool el_counts_axis(const lm_elab *e);
-// Adds that to an error in the body, for a program that means the axis.
+// Then that is the help of an error in the body, for a program that means the axis.
 void el_help_counts(lm_elab *e, lm_diag *d);
 // After an error: the names that the emits of a body give a value have an error.
 void el_emits_failed(lm_elab *e, const ast_body *body);
+// Evaluates the body of a loop once, with the carries bound to `in`. var: the value of the loop's
+// name, or NULL. out: the new values of the carries.
 void el_run_body(lm_elab *e, const ast_stmt *st, const el_val *var, const el_val *in, el_val *out);
 // A `let` of one name.
 void el_bind_let(lm_elab *e, const ast_name *n, el_val v);

@@ -93,7 +93,7 @@ bool el_counts_axis(const lm_elab *e) {
 }
 
 void el_help_counts(lm_elab *e, lm_diag *d) {
-  if (el_counts_axis(e))
+  if (e->frame && el_counts_axis(e))
     lm_diag_help(e->c, d,
                  "%s is a number here, so the loop repeats its body; only the axis of positions, "
                  "such as t, is passed one position after the other",
@@ -127,7 +127,6 @@ static void report_changed(lm_elab *e, const ast_name *carry, const el_val *in, 
   lm_diag *d = EL_ERR(e, carry->loc, E026, carry->text);
   lm_diag_note(e->c, d, in->loc, "its type before the loop is %s", el_show(e, in));
   lm_diag_note(e->c, d, out->loc, "its type at the end of an iteration is %s", el_show(e, out));
-  el_help_counts(e, d);
 }
 
 void el_run_body(lm_elab *e, const ast_stmt *st, const el_val *var, const el_val *in, el_val *out) {

@@ -115,6 +115,7 @@ lm_diag *el_verr(lm_elab *e, lm_loc at, lm_diag_id id, const char *fmt, va_list 
     if (f->called_at.file && f->what && !here)
       lm_diag_note(e->c, d, f->called_at, "in %s", f->what);
   }
+  el_help_counts(e, d);
   const el_edit *edit = edit_around(e);
   if (edit && !(edit->at.file == at.file && edit->at.line == at.line))
     lm_diag_note(e->c, d, edit->at, "added by this edit");

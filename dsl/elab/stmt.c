@@ -96,7 +96,7 @@ static void run_emit(lm_elab *e, const ast_stmt *st) {
   v = el_adapt(e, &v, v.k == V_TENSOR && v.kind != K_NUM ? v.kind : K_F32, st->expr->loc);
   if (v.k != V_TENSOR || v.axes.n) {
     if (v.k != V_ERROR)
-      el_help_counts(e, EL_ERR(e, st->expr->loc, E023, el_show(e, &v)));
+      EL_ERR(e, st->expr->loc, E023, el_show(e, &v));
     return;
   }
   if (e->in_library) { // the call must be inlined
