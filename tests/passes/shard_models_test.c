@@ -131,7 +131,10 @@ static void attention_note(lm_op *op, void *user) {
 
 // Attention is computed in a ring, unless its keys and values are computed behind `history`.
 static void ring_check(const char *model, const char *text, int64_t ids) {
-  bool attends = false, computed = !strcmp(model, "deepseek") || !strcmp(model, "ngpt");
+  static const char *const computing[] = {"deepseek", "ngpt", "yoco"};
+  bool attends = false, computed = false;
+  for (size_t i = 0; i < LM_COUNT(computing); i++)
+    computed |= !strcmp(model, computing[i]);
   machine k = compile(model, text, "cp = 2 positions", "shard,attend");
   lm_region_walk(lm_func_find(k.m, "loss")->body, attention_note, &attends);
   lm_ctx_destroy(k.c);
