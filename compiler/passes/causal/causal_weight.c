@@ -32,7 +32,7 @@ typedef struct tracker {
   origin *from;          // by value id; NULL: only `w` is a weight
   source *of;            // by value id
   const bool *of_weight; // the axes of `w`
-  bool *zero;            // by value id: a weight times a number, in any layout and type
+  bool *zero;            // by value id: computed of weights, and 0 where they are
 } tracker;
 
 static bool is_column(const lm_value *v) {
@@ -57,7 +57,7 @@ static origin origin_of(const tracker *x, const lm_op *op) {
   return from;
 }
 
-// True if the value is 0 wherever `w` is, or may be. Such a value times another one is one.
+// True if the value is 0 (false) wherever `w` is, or may be.
 static bool is_weight(const tracker *x, const lm_value *v) {
   bool given = x->from ? x->from[v->id] == CHOSEN : is_column(v);
   return given || x->zero[v->id];
@@ -68,7 +68,9 @@ static bool gives_weight(const tracker *x, const lm_op *op) {
   case LM_OP_CAST:
   case LM_OP_EXPAND:
   case LM_OP_PERMUTE: return is_weight(x, op->in[0]);
+  case LM_OP_AND:
   case LM_OP_MUL: return is_weight(x, op->in[0]) || is_weight(x, op->in[1]);
+  case LM_OP_SELECT: return is_weight(x, op->in[1]) && is_weight(x, op->in[2]);
   default: return false;
   }
 }
