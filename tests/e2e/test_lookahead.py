@@ -49,6 +49,23 @@ def test_masks_that_look_back(run):
         check(code == 0 and not err, f"{mask}: {err}")
 
 
+# A head that reads the token at `next` predicts the one after it, a tap of a window that looks ahead.
+AHEAD = """let y = dot(gather(embed, bt.tok, vocab) + gather(embed, bt.next, vocab), embed, d)
+    let taps = window(bt.next, t -> (t, m = 2), after = 1)
+    let at = expand(expand(iota(m), b, before = m), t, before = m)
+    return (sum(xent(y, %s) * bt.w), sum(bt.w)) }"""
+AFTER = "sum(taps * at, m)", "sum(select(at == 1, taps, 0), m)", "sum(select(at == 0, 0, taps), m)"
+NEXT = "sum(taps * (1 - at), m)", "sum(select(at == 0, taps, 0), m)", "sum(select(at == 1, 0, taps), m)", "sum(taps, m)"
+
+
+def test_taps_of_targets(run):
+    run.write("text.txt", "a text\n")
+    for taps, status in [(x, 0) for x in AFTER] + [(x, 1) for x in NEXT]:
+        text = re.sub(r"return \(sum\(xent\(apply.*", lambda _: AHEAD % taps, model("same & back >= 0"))
+        err = run("check", run.write("m.lm", text), status=status)
+        check(not status or "E0D0]" in err, f"{taps}: {err}")
+
+
 # The mask, and whether it is proved for every position; else it is checked at the positions of the probe.
 PROVED = (
     ("p >= ps & same", True),

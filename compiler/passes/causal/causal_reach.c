@@ -133,17 +133,18 @@ static reach selected(const reacher *r, const lm_op *op) {
   const uint8_t *taken = r->p->proofs[op->out[0]->id].taken;
   const proof *condition = &r->p->proofs[op->in[0]->id];
   lm_axis t;
-  if (!taken || !lm_probe_has(r->p->is_position, op->out[0]->type, &t))
-    return united(r, op);
+  bool known = taken && lm_probe_has(r->p->is_position, op->out[0]->type, &t);
   bool *keep = LM_NEW_N(r->a, bool, r->p->n_positions);
   reach x = of(r, op->in[0]);
   for (uint32_t i = 1; i < op->n_in; i++) {
     reach branch = of(r, op->in[i]);
-    for (int64_t k = 0; k < r->p->n_positions; k++)
+    for (int64_t k = 0; known && k < r->p->n_positions; k++)
       keep[k] = taken[k] & (i == 1 ? TAKES_FIRST : TAKES_SECOND);
-    if (branch.n)
+    if (known && branch.n)
       lm_reach_keep(r, &branch, t, keep);
-    lm_reach_mask(r, &branch, condition, t, i == 1);
+    if (known)
+      lm_reach_mask(r, &branch, condition, t, i == 1);
+    lm_reach_index(r, &branch, op->in[0], i == 1);
     lm_reach_join(r, &x, &branch);
   }
   return x;
@@ -158,6 +159,7 @@ static reach multiplied(const reacher *r, const lm_op *op) {
   for (uint32_t i = 0; i < op->n_in; i++) {
     reach factor = of(r, op->in[i]);
     lm_reach_mask(r, &factor, &r->p->proofs[op->in[1 - i]->id], t, true);
+    lm_reach_index(r, &factor, op->in[1 - i], true);
     lm_reach_join(r, &x, &factor);
   }
   return x;

@@ -57,6 +57,8 @@ void lm_reach_keep(const reacher *r, reach *x, lm_axis t, const bool *keep);
 // Removes what the elements depend on whose value in the grid of a known value is 0 (nonzero), or
 // is not; only terms with t and another axis of the grid.
 void lm_reach_mask(const reacher *r, reach *x, const proof *known, lm_axis t, bool nonzero);
+// The same if v is the index of another axis, such as that of taps, or equality with a constant.
+void lm_reach_index(const reacher *r, reach *x, const lm_value *v, bool nonzero);
 bool lm_term_has(const term *x, const lm_axis *axes, int n);
 term lm_term_identity(const reacher *r, lm_axis t, int64_t offset);
 term lm_term_spread(const reacher *r, const term *x, lm_type to);

@@ -1,6 +1,8 @@
 // causal_term.c - operations on sets of positions (causal_reach.h).
 #include <string.h>
+
 #include "compiler/passes/causal/causal_reach.h"
+#include "compiler/passes/rewrite.h"
 
 enum {
   MAX_ELEMENTS = 1 << 20 // of a term; a larger one is replaced by one interval
@@ -369,4 +371,32 @@ void lm_reach_keep(const reacher *r, reach *x, lm_axis t, const bool *keep) {
     lm_reach_add(r, &out, limited ? kept(r, &x->v[i], t, keep) : x->v[i]);
   }
   *x = out;
+}
+
+// v in another layout and, if `cast`, of any type, which may round it but not to 0. In f32 and f64
+// indices of taps are exact.
+static const lm_value *bare(const lm_value *v, bool cast) {
+  for (;;) {
+    bool wide = v->type.dtype == LM_F32 || v->type.dtype == LM_F64 || v->type.dtype == LM_INT;
+    bool layout = lm_op_is(v, LM_OP_EXPAND) || lm_op_is(v, LM_OP_PERMUTE);
+    if (!layout && !(lm_op_is(v, LM_OP_CAST) && (cast || wide)))
+      return v;
+    v = v->def->in[0];
+  }
+}
+
+void lm_reach_index(const reacher *r, reach *x, const lm_value *v, bool nonzero) {
+  double at = 0;
+  v = bare(v, true);
+  bool equal = lm_op_is(v, LM_OP_EQ) && lm_const_of(bare(v->def->in[1], false), &at);
+  if (equal)
+    v = bare(v->def->in[0], false);
+  lm_axis m = lm_op_is(v, LM_OP_IOTA) ? v->type.axis[0] : 0;
+  if (!m || r->p->is_position[m] || r->p->is_history[m])
+    return;
+  int64_t n = lm_axis_size(r->p->m, m);
+  bool *keep = LM_NEW_N(r->a, bool, n);
+  for (int64_t i = 0; i < n; i++)
+    keep[i] = (equal == ((double)i == at)) == nonzero;
+  lm_reach_keep(r, x, m, keep);
 }
