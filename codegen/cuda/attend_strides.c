@@ -8,12 +8,7 @@ const int64_t **cuda_attend_strides(const lm_module *m, const lm_op *op, lm_aren
   for (uint32_t k = 0; k < op->n_in; k++) {
     int64_t *stride = LM_NEW_N(arena, int64_t, LM_RANK);
     int64_t offsets;
-    int64_t n = 1;
-    lm_type t = op->in[k]->type;
-    for (int i = t.rank - 1; i >= 0; i--) {
-      stride[i] = n;
-      n *= lm_axis_size(m, t.axis[i]);
-    }
+    cuda_dense_strides(m, op->in[k]->type, stride);
     if (cuda_attend_reads_strided(op, k))
       lm_plan_strides(m, op->in[k], stride, &offsets);
     out[k] = stride;

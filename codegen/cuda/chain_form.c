@@ -204,31 +204,13 @@ int64_t cuda_chain_slice(const cuda_chain *x, const lm_target *t) {
 
 // ---- operands in memory
 
-// Rows of tiles are copied in vectors.
-static bool views_fit(const cuda_chain *x, uint32_t i, int64_t *out) {
-  const lm_value *v = x->scan->in[i];
-  int64_t bits;
-  if (!cuda_chain_copies(x, i) || !v->def || !(lm_op_info_of(v->def)->traits & LM_T_VIEW) ||
-      !lm_plan_strides(x->m, v, out, &bits))
-    return false;
-  for (int k = 0; k < v->type.rank - 1; k++)
-    bits |= lm_axis_size(x->m, v->type.axis[k]) > 1 ? out[k] : 0;
-  return out[v->type.rank - 1] == 1 && bits % 8 == 0;
-}
-
 void cuda_chain_strides(const cuda_chain *x, uint32_t i, int64_t *out) {
-  lm_type t = x->scan->in[i]->type;
-  int64_t n = 1;
-  if (views_fit(x, i, out))
-    return;
-  for (int k = t.rank - 1; k >= 0; k--) {
-    out[k] = n;
-    n *= lm_axis_size(x->m, t.axis[k]);
-  }
+  cuda_tile_strides(x->m, x->scan->in[i], cuda_chain_copies(x, i), out);
 }
 
 bool cuda_chain_reads_strided(const lm_op *op, uint32_t i) {
   int64_t strides[LM_RANK];
   cuda_chain x;
-  return lm_op_chains(op) && cuda_chain_make(lm_op_module(op), op, &x) && views_fit(&x, i, strides);
+  return lm_op_chains(op) && cuda_chain_make(lm_op_module(op), op, &x) &&
+         cuda_chain_copies(&x, i) && cuda_tile_views(x.m, op->in[i], strides);
 }

@@ -211,6 +211,15 @@ const int64_t **cuda_part_strides(const lm_op *op, lm_arena *arena);
 // The elements of the tensor that result r is in.
 int64_t cuda_result_span(const lm_module *m, const lm_op *op, uint32_t r);
 
+// ---- strides.c: operands of kernels that copy tiles, in elements
+void cuda_dense_strides(const lm_module *m, lm_type t, int64_t *out);
+// True if tiles of v can be copied in vectors through the views that define it: elements along the
+// last axis are contiguous, and rows begin at multiples of 8 elements.
+bool cuda_tile_views(const lm_module *m, const lm_value *v, int64_t *out);
+// The strides at which a kernel reads v: those of its views if it copies tiles of v in vectors and
+// can, else of a dense tensor.
+void cuda_tile_strides(const lm_module *m, const lm_value *v, bool copied, int64_t *out);
+
 // ---- attempt.c, search.c: a generator with all passes written. rows: cuda_emit.rows.
 cuda_emit *cuda_emit_shaped(const lm_plan_options *o, const lm_op *kernel, const char *rows,
                             const cuda_wish *wish, lm_arena *arena); // in a shape that is asked for

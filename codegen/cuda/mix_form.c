@@ -219,31 +219,13 @@ static bool multiplies(const cuda_mix *x, uint32_t k) {
   return k == x->x || (x->scores && (k == x->score_row || k == x->score_col));
 }
 
-// Rows of tiles are copied in vectors.
-static bool views_fit(const cuda_mix *x, uint32_t k, int64_t *out) {
-  const lm_value *v = x->kernel->in[k];
-  int64_t bits;
-  if (!multiplies(x, k) || !v->def || !(lm_op_info_of(v->def)->traits & LM_T_VIEW) ||
-      !lm_plan_strides(x->m, v, out, &bits))
-    return false;
-  for (int i = 0; i < v->type.rank - 1; i++)
-    bits |= lm_axis_size(x->m, v->type.axis[i]) > 1 ? out[i] : 0;
-  return out[v->type.rank - 1] == 1 && bits % 8 == 0;
-}
-
 void cuda_mix_strides(const cuda_mix *x, uint32_t k, int64_t *out) {
-  lm_type t = x->kernel->in[k]->type;
-  int64_t n = 1;
-  if (views_fit(x, k, out))
-    return;
-  for (int i = t.rank - 1; i >= 0; i--) {
-    out[i] = n;
-    n *= lm_axis_size(x->m, t.axis[i]);
-  }
+  cuda_tile_strides(x->m, x->kernel->in[k], multiplies(x, k), out);
 }
 
 bool cuda_mix_reads_strided(const lm_op *op, uint32_t k) {
   int64_t strides[LM_RANK];
   cuda_mix x;
-  return lm_kernel_mix(op) && cuda_mix_make(lm_op_module(op), op, &x) && views_fit(&x, k, strides);
+  return lm_kernel_mix(op) && cuda_mix_make(lm_op_module(op), op, &x) && multiplies(&x, k) &&
+         cuda_tile_views(x.m, op->in[k], strides);
 }

@@ -200,32 +200,13 @@ static bool multiplies(const cuda_states *x, uint32_t k) {
   return k && (k == x->x.operand || k == x->key.operand || k == x->query.operand);
 }
 
-// Rows of tiles are copied in vectors.
-static bool views_fit(const cuda_states *x, uint32_t k, int64_t *out) {
-  const lm_value *v = x->scan->in[k];
-  int64_t bits;
-  if (!multiplies(x, k) || !v->def || !(lm_op_info_of(v->def)->traits & LM_T_VIEW) ||
-      !lm_plan_strides(x->m, v, out, &bits))
-    return false;
-  for (int i = 0; i < v->type.rank - 1; i++)
-    bits |= lm_axis_size(x->m, v->type.axis[i]) > 1 ? out[i] : 0;
-  return out[v->type.rank - 1] == 1 && bits % 8 == 0;
-}
-
 void cuda_states_strides(const cuda_states *x, uint32_t k, int64_t *out) {
-  lm_type t = x->scan->in[k]->type;
-  int64_t n = 1;
-  if (views_fit(x, k, out))
-    return;
-  for (int i = t.rank - 1; i >= 0; i--) {
-    out[i] = n;
-    n *= lm_axis_size(x->m, t.axis[i]);
-  }
+  cuda_tile_strides(x->m, x->scan->in[k], multiplies(x, k), out);
 }
 
 bool cuda_states_reads_strided(const lm_op *op, uint32_t k) {
   int64_t strides[LM_RANK];
   cuda_states x;
-  return lm_op_chains(op) && cuda_states_make(lm_op_module(op), op, &x) &&
-         views_fit(&x, k, strides);
+  return lm_op_chains(op) && cuda_states_make(lm_op_module(op), op, &x) && multiplies(&x, k) &&
+         cuda_tile_views(x.m, op->in[k], strides);
 }

@@ -6,6 +6,7 @@
 #include "codegen/cuda/cuda.h"
 #include "compiler/ir/dot.h"
 #include "tests/codegen/run.h"
+#include "tests/cuda/passes.h"
 
 typedef struct chain_case {
   const char *name, *axes, *text;
@@ -49,12 +50,7 @@ static inline void chain_text(const chain_case *c, lm_buf *b) {
 }
 
 static inline void chain_kernels_make(const lm_module *m, const char *arch, int units) {
-  lm_plan_options o = lm_cuda_options(arch, false);
-  bool ok;
-  o.target.units = units;
-  CHECK_OK(lm_pass_run_list((lm_module *)m, "chain_kernels,dce",
-                            &(lm_pass_env){.target = &o.target, .codegen = o.codegen}, &ok));
-  CHECK(ok);
+  cuda_pass_run(m, "chain_kernels", arch, units);
 }
 
 static const chain_case chain_cases[] = {

@@ -5,6 +5,7 @@
 #include "codegen/cuda/cuda.h"
 #include "compiler/ir/dot.h"
 #include "tests/codegen/run.h"
+#include "tests/cuda/passes.h"
 
 // x [b, t, d] times w: d rows of n columns, or (`by_k`) n rows of d. `rest` computes the results
 // from %p [b, t, n]; `in` are its further parameters.
@@ -123,16 +124,8 @@ static inline void gemm_text(const gemm_case *c, lm_buf *b) {
                 c->results, f32 ? "f32" : "bf16", n, c->rest);
 }
 
-// Runs pass gemm_kernels for sm_90a, whatever its cost model expects.
 static inline void gemm_kernels_make(const lm_module *m) {
-  static const char *const forced[] = {"gemm_kernels"};
-  lm_plan_options o = lm_cuda_options("sm_90a", false);
-  bool ok;
-  CHECK_OK(lm_pass_run_list(
-      (lm_module *)m, "gemm_kernels,dce",
-      &(lm_pass_env){.target = &o.target, .codegen = o.codegen, .forced = forced, .n_forced = 1},
-      &ok));
-  CHECK(ok);
+  cuda_pass_run(m, "gemm_kernels", "sm_90a", 0);
 }
 
 // The plan's kernel that begins with a GEMM; -1: there is none.

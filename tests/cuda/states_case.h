@@ -6,6 +6,7 @@
 #include "codegen/cuda/cuda.h"
 #include "compiler/ir/scan.h"
 #include "tests/codegen/run.h"
+#include "tests/cuda/passes.h"
 
 typedef struct states_case {
   const char *name, *axes, *text;
@@ -70,10 +71,6 @@ static inline void states_text(const states_case *c, lm_buf *b) {
 }
 
 static inline void states_kernels_make(const lm_module *m, const char *arch) {
-  lm_plan_options o = lm_cuda_options(arch, false);
-  bool ok;
-  CHECK_OK(lm_pass_run_list((lm_module *)m, "scan_gemms,dce",
-                            &(lm_pass_env){.target = &o.target, .codegen = o.codegen}, &ok));
-  CHECK(ok);
+  cuda_pass_run(m, "scan_gemms", arch, 0);
 }
 #endif
