@@ -188,11 +188,9 @@ lm_value *lm_loop_stack(lm_module *m, lm_op *loop, lm_value *v) {
     memcpy(in, yield->in, yield->n_in * sizeof *in);
   if (loop->n_out)
     memcpy(out, loop->out, loop->n_out * sizeof *out);
-  lm_type t = {
-      .dtype = v->type.dtype, .rank = (uint8_t)(v->type.rank + 1), .axis = {loop->attr.axes[0]}};
-  if (t.rank > LM_RANK)
-    LM_BUG("a stacked tensor of %d axes", t.rank);
-  memcpy(t.axis + 1, v->type.axis, v->type.rank * sizeof *t.axis);
+  if (v->type.rank == LM_RANK)
+    LM_BUG("a stacked tensor of %d axes", LM_RANK + 1);
+  lm_type t = lm_type_stacked(loop->attr.axes[0], v->type);
   in[yield->n_in++] = v;
   yield->in = in;
   out[loop->n_out] = lm_value_new(m, t, loop, loop->parent, loop->n_out, v->name);

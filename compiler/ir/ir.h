@@ -333,6 +333,8 @@ static inline int64_t lm_axis_size(const lm_module *m, lm_axis a) {
 }
 lm_type lm_type_make(lm_dtype dtype, const lm_axis *axes, int n);
 lm_type lm_type_inner(lm_type t, int n); // t without its first n axes
+// t behind the axis `front`; t has fewer than LM_RANK axes.
+lm_type lm_type_stacked(lm_axis front, lm_type t);
 bool lm_type_equal(lm_type a, lm_type b);
 int lm_type_find(lm_type t, lm_axis a);                  // index, -1 if absent
 bool lm_type_subset(lm_type a, lm_type b);               // every axis of a is in b

@@ -215,6 +215,13 @@ lm_type lm_type_inner(lm_type t, int n) {
   return lm_type_make((lm_dtype)t.dtype, t.axis + n, t.rank - n);
 }
 
+lm_type lm_type_stacked(lm_axis front, lm_type t) {
+  memmove(t.axis + 1, t.axis, t.rank * sizeof *t.axis);
+  t.axis[0] = front;
+  t.rank++;
+  return t;
+}
+
 lm_type lm_type_blocks(lm_module *m, lm_dtype dtype) {
   lm_axis axes[2];
   axes[0] = lm_axis_blocks(m);

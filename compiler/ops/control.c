@@ -52,17 +52,12 @@ bool shape_loop(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) 
   if (op->attr.n_axes != 1)
     return lm_why(why, "stacked results need an axis");
   for (uint32_t i = op->n_in; i < yield->n_in; i++) {
-    lm_type x = yield->in[i]->type, t = {
-                                        .dtype = x.dtype,
-                                        .rank = (uint8_t)(x.rank + 1),
-                                        .axis = {op->attr.axes[0]},
-                                    };
-    if (t.rank > LM_RANK)
+    lm_type x = yield->in[i]->type;
+    if (x.rank == LM_RANK)
       return lm_why(why, "a stacked result has more than %d axes", LM_RANK);
-    memcpy(t.axis + 1, x.axis, x.rank * sizeof *t.axis);
     if (lm_type_find(x, op->attr.axes[0]) >= 0)
       return lm_why_type(why, m, "", x, " has the loop's axis already");
-    out[i] = t;
+    out[i] = lm_type_stacked(op->attr.axes[0], x);
   }
   return true;
 }
@@ -95,16 +90,6 @@ static lm_type without(lm_type t, const lm_axis *axes, int n) {
   return u;
 }
 
-static lm_type stacked(lm_axis front, lm_type t) {
-  lm_type u = {
-      .dtype = t.dtype,
-      .rank = (uint8_t)(t.rank + 1),
-      .axis = {front},
-  };
-  memcpy(u.axis + 1, t.axis, t.rank * sizeof *t.axis);
-  return u;
-}
-
 // The body has the operands' full types. With `to`, results from imm[0] on are column sums over the
 // parallel axes, in one chunk per index of axis `to`: `to` replaces the parallel axes, in front.
 bool shape_kernel(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
@@ -129,7 +114,8 @@ bool shape_kernel(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why
         lm_why_type(why, m, "result ", t, " lacks outer axis ");
         return lm_why(why, "%s", lm_axis_name(m, a->axes[j]));
       }
-    out[i] = a->n_to && i >= a->imm[0] ? stacked(a->to[0], without(t, a->axes, a->n_axes)) : t;
+    bool sums = a->n_to && i >= a->imm[0];
+    out[i] = sums ? lm_type_stacked(a->to[0], without(t, a->axes, a->n_axes)) : t;
   }
   return true;
 }

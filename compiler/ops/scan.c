@@ -53,12 +53,7 @@ bool shape_scan(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) 
     }
     if (x.rank == LM_RANK || lm_type_find(x, lm_scan_axis(op)) >= 0)
       return lm_why_type(why, m, "", x, " cannot be stacked along the scan's axis");
-    out[i] = (lm_type){
-        .dtype = x.dtype,
-        .rank = (uint8_t)(x.rank + 1),
-        .axis = {lm_scan_axis(op)},
-    };
-    memcpy(out[i].axis + 1, x.axis, x.rank * sizeof *x.axis);
+    out[i] = lm_type_stacked(lm_scan_axis(op), x);
   }
   return true;
 }

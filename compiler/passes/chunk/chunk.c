@@ -20,15 +20,8 @@ lm_value *lm_chunk_of(lm_chunked *x, lm_value *v) {
       .to = {x->chunk, x->i},
       .n_to = 2,
   };
-  if (lm_type_find(v->type, x->t) < 0) {
-    lm_type to = {
-        .dtype = v->type.dtype,
-        .rank = (uint8_t)(v->type.rank + 1),
-        .axis = {x->t},
-    };
-    memcpy(to.axis + 1, v->type.axis, v->type.rank * sizeof *to.axis);
-    v = lm_emit_expand(x->b, v, to);
-  }
+  if (lm_type_find(v->type, x->t) < 0)
+    v = lm_emit_expand(x->b, v, lm_type_stacked(x->t, v->type));
   return lm_emit(x->b, LM_OP_VIEW, &v, 1, &a, NULL);
 }
 

@@ -19,43 +19,34 @@
 #include "compiler/ops/widen.h"
 #include "compiler/passes/chunk/chunk.h"
 
-// The type of r in a chunk: the axes of the state without n, and j before those of p.
-static lm_type type_of_r(const lm_chunked *x, lm_type h) {
+// The axes of the state without n and p.
+static lm_type points_of(const lm_chunk *of) {
+  lm_type h = of->lift.scan->in[0]->type;
   lm_type t = {
       .dtype = LM_F32,
   };
-  const lm_chunk *of = x->of;
   for (int i = 0; i < h.rank; i++)
     if (lm_type_find(of->n, h.axis[i]) < 0 && lm_type_find(of->p, h.axis[i]) < 0)
       t.axis[t.rank++] = h.axis[i];
-  t.axis[t.rank++] = x->j;
-  for (int i = 0; i < of->p.rank; i++)
-    t.axis[t.rank++] = of->p.axis[i];
   return t;
+}
+
+static lm_type with_axes(lm_type t, lm_type more) {
+  memcpy(t.axis + t.rank, more.axis, more.rank * sizeof *t.axis);
+  t.rank = (uint8_t)(t.rank + more.rank);
+  return t;
+}
+
+// The type of r in a chunk: j before the axes p.
+static lm_type type_of_r(const lm_chunked *x) {
+  lm_type t = points_of(x->of);
+  t.axis[t.rank++] = x->j;
+  return with_axes(t, x->of->p);
 }
 
 // The type of the state in the loop: p behind n, as a kernel holds it (pass chain_kernels).
 static lm_type type_of_h(const lm_chunked *x) {
-  lm_type h = x->of->lift.scan->in[0]->type;
-  lm_type t = {
-      .dtype = LM_F32,
-  };
-  const lm_chunk *of = x->of;
-  for (int i = 0; i < h.rank; i++)
-    if (lm_type_find(of->n, h.axis[i]) < 0 && lm_type_find(of->p, h.axis[i]) < 0)
-      t.axis[t.rank++] = h.axis[i];
-  for (int i = 0; i < of->n.rank; i++)
-    t.axis[t.rank++] = of->n.axis[i];
-  for (int i = 0; i < of->p.rank; i++)
-    t.axis[t.rank++] = of->p.axis[i];
-  return t;
-}
-
-static lm_type behind_chunk(const lm_chunked *x, lm_type t) {
-  memmove(t.axis + 1, t.axis, t.rank * sizeof *t.axis);
-  t.axis[0] = x->chunk;
-  t.rank++;
-  return t;
+  return with_axes(with_axes(points_of(x->of), x->of->n), x->of->p);
 }
 
 // The recurrence from chunk to chunk, with chunk in front:
@@ -84,7 +75,7 @@ static chained run(lm_chunked *x, const chain *d) {
   lm_builder *b = x->b;
   lm_value *h0 = lm_widen_to(b, x->of->lift.scan->in[0], type_of_h(x));
   lm_type j = lm_type_make(LM_F32, &x->j, 1);
-  lm_type r_type = type_of_r(x, h0->type);
+  lm_type r_type = type_of_r(x);
   lm_op *loop = lm_loop_begin(b, lm_axis_size(b->m, x->chunk), x->chunk, &h0, 1);
   lm_value *at = loop->body->args[0];
   lm_value *h = loop->body->args[1];
@@ -167,7 +158,7 @@ static lm_value *scaled(lm_chunked *x, lm_value *factor, lm_value *v) {
 static lm_value *added(lm_chunked *x) {
   lm_value *k = scaled(x, x->rest, x->k);
   lm_value *sum = lm_chunk_dot(x, k, x->u, lm_type_make(LM_F32, &x->j, 1), false);
-  lm_type t = behind_chunk(x, type_of_h(x));
+  lm_type t = lm_type_stacked(x->chunk, type_of_h(x));
   t.dtype = (uint8_t)x->of->dtype;
   return lm_widen_to(x->b, sum, t);
 }
@@ -188,7 +179,7 @@ lm_value *lm_chunk_delta(lm_chunked *x) {
     own = lm_chunk_at_j(x, lm_chunk_dot(x, x->of_k[r], x->u, j, false));
   lm_value *from = lm_chunk_dot(x, m, z, j, false);
   own = lm_chunk_at_j(x, lm_chunk_dot(x, m, own, j, false));
-  lm_type r_type = behind_chunk(x, type_of_r(x, of->lift.scan->in[0]->type));
+  lm_type r_type = lm_type_stacked(x->chunk, type_of_r(x));
   r_type.dtype = (uint8_t)of->dtype;
   chain d = {0};
   d.own = lm_widen_to(b, own, r_type);

@@ -179,12 +179,7 @@ static lm_value *read(lm_chunked *x, int index) {
   y = lm_emit_cast(x->b, y, in_region.dtype);
   if (r->rounded)
     lm_chunk_keep(x, y);
-  lm_type to = {
-      .dtype = in_region.dtype,
-      .rank = (uint8_t)(in_region.rank + 1),
-      .axis = {x->t},
-  };
-  memcpy(to.axis + 1, in_region.axis, in_region.rank * sizeof *to.axis);
+  lm_type to = lm_type_stacked(x->t, in_region);
   y = lm_widen_to(x->b, y, to);
   return r->plus ? lm_emit2(x->b, LM_OP_ADD, y, lm_widen_to(x->b, r->plus, to)) : y;
 }

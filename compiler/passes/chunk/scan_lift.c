@@ -72,8 +72,5 @@ lm_value *lm_scan_lift_of(lm_scan_lift *l, lm_value *v) {
 
 lm_value *lm_scan_lift_stacked(lm_scan_lift *l, lm_value *v) {
   lm_value *x = lm_scan_lift_of(l, v);
-  lm_type to = {
-      .dtype = v->type.dtype, .rank = (uint8_t)(v->type.rank + 1), .axis = {lm_scan_axis(l->scan)}};
-  memcpy(to.axis + 1, v->type.axis, v->type.rank * sizeof *to.axis);
-  return lm_emit_expand(&l->b, x, to);
+  return lm_emit_expand(&l->b, x, lm_type_stacked(lm_scan_axis(l->scan), v->type));
 }

@@ -235,16 +235,6 @@ static lm_value *stack_of(const deferral *d, lm_value *v) {
   return lm_loop_stack(d->m, d->loop, v);
 }
 
-static lm_type with_axis(lm_axis axis, lm_type t) {
-  lm_type out = {
-      .dtype = t.dtype,
-      .rank = (uint8_t)(t.rank + 1),
-      .axis = {axis},
-  };
-  memcpy(out.axis + 1, t.axis, t.rank * sizeof *t.axis);
-  return out;
-}
-
 // v of all layers: `axis` in front. whole: the same of a value that v is a view of, or NULL.
 static lm_value *lift(const deferral *d, lm_builder *b, lm_axis axis, lm_value *v,
                       const lm_value *of, lm_value *whole) {
@@ -252,7 +242,7 @@ static lm_value *lift(const deferral *d, lm_builder *b, lm_axis axis, lm_value *
     return whole;
   if (moves(d, v->def)) {
     lm_value *x = lift(d, b, axis, v->def->in[0], of, whole);
-    lm_type t = with_axis(axis, v->type);
+    lm_type t = lm_type_stacked(axis, v->type);
     bool typed = lm_op_has(v->def, LM_T_TYPED);
     return lm_emit(b, v->def->code, &x, 1, &v->def->attr, typed ? &t : NULL);
   }
@@ -271,7 +261,7 @@ static lm_value *lift(const deferral *d, lm_builder *b, lm_axis axis, lm_value *
 static void defer(const deferral *d, const match *x, lm_builder *b) {
   lm_axis axis = lm_defer_axis(d->m, x->accum);
   lm_value *in[2], *one = x->dot->out[0];
-  lm_type t = with_axis(axis, one->type);
+  lm_type t = lm_type_stacked(axis, one->type);
   b->loc = x->accum->loc;
   for (int i = 0; i < 2; i++)
     in[i] = lift(d, b, axis, x->dot->in[i], NULL, NULL);
