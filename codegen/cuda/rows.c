@@ -191,7 +191,7 @@ int cuda_loaded_registers(const cuda_emit *e, int pass) {
 bool cuda_is_paired(const cuda_emit *e) {
   enum {
     FEW = 40,
-    MOST = 56 // in a shape that search.c asks for
+    MOST = 50 // in a shape that search.c asks for
   };
   int threads = e->team * e->teams, loaded = 0;
   int few = e->wish.threads ? MOST : FEW;
