@@ -1,5 +1,5 @@
 """GPUs: compiling without a GPU, and running on the fake NVIDIA libraries of tests/cuda/fake."""
-import glob, json, math, os, re, shutil, signal, subprocess, sys, tarfile, time
+import glob, importlib.util, json, math, os, re, shutil, signal, subprocess, sys, tarfile, time
 
 import numpy as np
 
@@ -1029,6 +1029,13 @@ def packed_alone(run):
     check(found and all(at.startswith(folder) or name.startswith(("libc.", "libm.", "libgcc_s.", "libstdc++.")) for name, at in found.items()), out)
 
 
+def torch_is_old():
+    """PyTorch 1, which the comparing benchmarks do not run on"""
+    if not importlib.util.find_spec("torch"):
+        return False
+    return not hasattr(importlib.import_module("torch.nn.functional"), "scaled_dot_product_attention")
+
+
 def test_gpu_check(run):
     """the script on the fake libraries, without a build; a failure does not hide other results"""
     Fake(run)
@@ -1040,7 +1047,7 @@ def test_gpu_check(run):
     p = subprocess.run([*command, *([] if run.nightly else ["--only", "kernels"])], capture_output=True, text=True, env=env)
     parts = [json.loads(line) for line in p.stdout.splitlines() if line.startswith("{")]
     check(p.returncode == 1 and [x["part"] for x in parts] == [1, 2, 3] and all(len(json.dumps(x)) < 500 for x in parts), p.stdout + p.stderr)
-    check([x["failed"] for x in parts] == [["random kernels"], [], []], p.stdout + p.stderr)
+    check([x["failed"] for x in parts] == [["random kernels"], ["bench-180m"] if run.nightly and torch_is_old() else [], []], p.stdout + p.stderr)
     packed_alone(run)
     check(sorted(os.listdir(run.path("out"))) == [f"gpu-check-{i}.{kind}" for i in (1, 2, 3) for kind in ("json", "log")], str(os.listdir(run.path("out"))))
     checks = json.load(open(run.path("out/gpu-check-1.json")))["checks"]
