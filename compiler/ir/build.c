@@ -101,6 +101,16 @@ lm_value *lm_emit_permute(lm_builder *b, lm_value *x, const lm_axis *order, int 
   return lm_type_equal(x->type, to) ? x : lm_emit(b, LM_OP_PERMUTE, &x, 1, NULL, &to);
 }
 
+lm_value *lm_emit_split(lm_builder *b, lm_value *x, lm_axis whole, lm_axis outer, lm_axis inner) {
+  lm_attr a = {.axes = {whole}, .n_axes = 1, .to = {outer, inner}, .n_to = 2};
+  return lm_emit(b, LM_OP_VIEW, &x, 1, &a, NULL);
+}
+
+lm_value *lm_emit_join(lm_builder *b, lm_value *x, lm_axis outer, lm_axis inner, lm_axis whole) {
+  lm_attr a = {.axes = {outer, inner}, .n_axes = 2, .to = {whole}, .n_to = 1};
+  return lm_emit(b, LM_OP_VIEW, &x, 1, &a, NULL);
+}
+
 // ---- regions
 
 lm_op *lm_loop_begin(lm_builder *b, int64_t count, lm_axis axis, lm_value *const *carry,

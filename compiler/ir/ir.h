@@ -429,6 +429,9 @@ lm_value *lm_emit_dot(lm_builder *b, lm_value *x, lm_value *w, const lm_axis *ov
 // to: x's axes in x's order, and new axes anywhere.
 lm_value *lm_emit_expand(lm_builder *b, lm_value *x, lm_type to);
 lm_value *lm_emit_permute(lm_builder *b, lm_value *x, const lm_axis *order, int n);
+// Views: axis `whole` of x as two, or two neighbouring axes as one. whole = outer * inner elements.
+lm_value *lm_emit_split(lm_builder *b, lm_value *x, lm_axis whole, lm_axis outer, lm_axis inner);
+lm_value *lm_emit_join(lm_builder *b, lm_value *x, lm_axis outer, lm_axis inner, lm_axis whole);
 // lm_loop_begin creates the operation with its region arguments (index, carries) and moves the
 // builder inside; lm_loop_end emits the yield and moves the builder after the loop.
 lm_op *lm_loop_begin(lm_builder *b, int64_t count, lm_axis axis, lm_value *const *carry,

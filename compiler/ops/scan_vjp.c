@@ -214,21 +214,11 @@ static void parallel_choose(vjp *v) {
 
 static lm_value *view(vjp *v, lm_value *x, bool joins) {
   const division *d = &v->divided;
-  lm_attr a = {
-      .axes = {d->whole},
-      .n_axes = 1,
-      .to = {d->block, d->rest},
-      .n_to = 2,
-  };
-  lm_attr back = {
-      .axes = {d->block, d->rest},
-      .n_axes = 2,
-      .to = {d->whole},
-      .n_to = 1,
-  };
+  lm_builder *b = v->g->b;
   if (!v->widened || !d->whole || lm_type_find(x->type, joins ? d->rest : d->whole) < 0)
     return x;
-  return lm_emit(v->g->b, LM_OP_VIEW, &x, 1, joins ? &back : &a, NULL);
+  return joins ? lm_emit_join(b, x, d->block, d->rest, d->whole)
+               : lm_emit_split(b, x, d->whole, d->block, d->rest);
 }
 
 // t with the parallel axes that it lacks in front.

@@ -90,14 +90,13 @@ static tile_axes *tiles_of(attend_pass *p, lm_axis a) {
 static lm_value *split_tiles(attend_pass *p, lm_builder *b, lm_value *x, lm_axis a) {
   tile_axes *t = tiles_of(p, a);
   int64_t size = lm_axis_size(p->m, t->tiles) * p->tile;
-  lm_attr view = {.axes = {a}, .n_axes = 1, .to = {t->tiles, t->inside}, .n_to = 2};
+  lm_axis whole = a;
   if (size != lm_axis_size(p->m, a)) {
-    view.axes[0] = lm_axis_add(p->m, p->m->axes[a].name, size, 0);
-    lm_attr pad = {
-        .axes = {a}, .n_axes = 1, .to = {view.axes[0]}, .n_to = 1, .imm = {0, 1}, .n_imm = 2};
+    whole = lm_axis_add(p->m, p->m->axes[a].name, size, 0);
+    lm_attr pad = {.axes = {a}, .n_axes = 1, .to = {whole}, .n_to = 1, .imm = {0, 1}, .n_imm = 2};
     x = lm_emit(b, LM_OP_PAD, &x, 1, &pad, NULL);
   }
-  return lm_emit(b, LM_OP_VIEW, &x, 1, &view, NULL);
+  return lm_emit_split(b, x, whole, t->tiles, t->inside);
 }
 
 static bool map_fits(const attend_match *x) {

@@ -14,15 +14,9 @@ lm_value *lm_chunk_emit2(lm_builder *b, lm_opcode code, lm_value *v, lm_value *w
 }
 
 lm_value *lm_chunk_of(lm_chunked *x, lm_value *v) {
-  lm_attr a = {
-      .axes = {x->t},
-      .n_axes = 1,
-      .to = {x->chunk, x->i},
-      .n_to = 2,
-  };
   if (lm_type_find(v->type, x->t) < 0)
     v = lm_emit_expand(x->b, v, lm_type_stacked(x->t, v->type));
-  return lm_emit(x->b, LM_OP_VIEW, &v, 1, &a, NULL);
+  return lm_emit_split(x->b, v, x->t, x->chunk, x->i);
 }
 
 lm_value *lm_chunk_rename(lm_chunked *x, lm_value *v, lm_axis from, lm_axis to) {
@@ -45,14 +39,8 @@ lm_value *lm_chunk_rows(lm_chunked *x, lm_value *v) {
 
 lm_value *lm_chunk_merged(lm_chunked *x, lm_value *v) {
   const lm_axis both[] = {x->chunk, x->i};
-  lm_attr merge = {
-      .axes = {x->chunk, x->i},
-      .n_axes = 2,
-      .to = {x->t},
-      .n_to = 1,
-  };
   v = lm_chunk_front(x, v, both, 2);
-  return lm_emit(x->b, LM_OP_VIEW, &v, 1, &merge, NULL);
+  return lm_emit_join(x->b, v, x->chunk, x->i, x->t);
 }
 
 lm_value *lm_chunk_decayed(lm_chunked *x, lm_value *v, lm_value *decay) {

@@ -60,16 +60,6 @@ static blocks blocks_make(const lm_chunked *x, int64_t n, int64_t size) {
   return out;
 }
 
-static lm_value *view_in(lm_chunked *x, lm_value *v, lm_axis of, lm_axis to, lm_axis rest) {
-  lm_attr a = {
-      .axes = {of},
-      .n_axes = 1,
-      .to = {to, rest},
-      .n_to = 2,
-  };
-  return lm_emit(x->b, LM_OP_VIEW, &v, 1, &a, NULL);
-}
-
 static lm_value *element(lm_chunked *x, lm_value *v, lm_axis of, int64_t index) {
   lm_attr a = {
       .axes = {of},
@@ -97,8 +87,8 @@ static blocks blocks_of(lm_chunked *x, lm_value *a, int64_t size) {
   int64_t n = lm_axis_size(x->b->m, x->i) / size;
   lm_axis q = axis_of(x, n);
   blocks out = blocks_make(x, n, size);
-  a = view_in(x, a, x->i, out.p, out.i);
-  a = view_in(x, a, x->j, q, out.j);
+  a = lm_emit_split(x->b, a, x->i, out.p, out.i);
+  a = lm_emit_split(x->b, a, x->j, q, out.j);
   out.m = diagonal(x, a, out.p, q);
   return out;
 }
@@ -113,11 +103,11 @@ static lm_value *below(lm_chunked *x, lm_value *a, lm_axis pair, const blocks *o
     half[k] = axis_of(x, 2);
     both[k] = axis_of(x, 2 * of->size);
   }
-  a = view_in(x, a, x->i, pair, both[0]);
-  a = view_in(x, a, x->j, other, both[1]);
-  a = view_in(x, a, both[0], half[0], of->i);
+  a = lm_emit_split(x->b, a, x->i, pair, both[0]);
+  a = lm_emit_split(x->b, a, x->j, other, both[1]);
+  a = lm_emit_split(x->b, a, both[0], half[0], of->i);
   a = element(x, a, half[0], 1);
-  a = view_in(x, a, both[1], half[1], of->j);
+  a = lm_emit_split(x->b, a, both[1], half[1], of->j);
   a = element(x, a, half[1], 0);
   return diagonal(x, a, pair, other);
 }
@@ -151,7 +141,7 @@ static blocks merged(lm_chunked *x, lm_value *a, const blocks *of) {
   int64_t n = lm_axis_size(x->b->m, of->p) / 2;
   lm_axis half = axis_of(x, 2);
   blocks out = blocks_make(x, n, 2 * of->size);
-  lm_value *pairs = view_in(x, of->m, of->p, out.p, half);
+  lm_value *pairs = lm_emit_split(x->b, of->m, of->p, out.p, half);
   lm_value *p = element(x, pairs, half, 0);
   lm_value *q = element(x, pairs, half, 1);
   lm_value *r = below(x, a, out.p, of);

@@ -32,26 +32,6 @@ static int64_t tile_of(int64_t n) {
   return n < MIN_POSITIONS ? n : best;
 }
 
-static lm_value *tiled(lm_builder *b, lm_value *x, lm_axis t, lm_axis tile, lm_axis p) {
-  lm_attr a = {
-      .axes = {t},
-      .n_axes = 1,
-      .to = {tile, p},
-      .n_to = 2,
-  };
-  return lm_emit(b, LM_OP_VIEW, &x, 1, &a, NULL);
-}
-
-static lm_value *whole(lm_builder *b, lm_value *x, lm_axis t, lm_axis tile, lm_axis p) {
-  lm_attr a = {
-      .axes = {tile, p},
-      .n_axes = 2,
-      .to = {t},
-      .n_to = 1,
-  };
-  return lm_emit(b, LM_OP_VIEW, &x, 1, &a, NULL);
-}
-
 // The scan of one tile, at the builder's position in the loop.
 static lm_op *tile_scan(lm_builder *b, const lm_op *scan, lm_value *const *carry,
                         lm_value *const *views, lm_axis p, lm_value *index) {
@@ -95,14 +75,14 @@ static void tile(lm_module *m, lm_op *scan, int64_t size) {
   lm_value **views = LM_NEW_N(m->arena, lm_value *, scan->n_in + 1);
   for (uint32_t i = 0; i < scan->n_in; i++)
     if (lm_scan_operand_is_slice(scan, i))
-      views[i] = tiled(&b, scan->in[i], t, k, p);
+      views[i] = lm_emit_split(&b, scan->in[i], t, k, p);
   lm_op *loop = lm_loop_begin(&b, n / size, k, scan->in, n_carry);
   loop->loc = scan->loc;
   const lm_op *part = tile_scan(&b, scan, loop->body->args + 1, views, p, loop->body->args[0]);
   lm_loop_end(&b, loop, part->out, n_carry, part->out + n_carry, part->n_out - n_carry);
   lm_value **map = lm_calloc((size_t)n_values + 1, sizeof *map);
   for (uint32_t i = 0; i < scan->n_out; i++)
-    map[scan->out[i]->id] = i < n_carry ? loop->out[i] : whole(&b, loop->out[i], t, k, p);
+    map[scan->out[i]->id] = i < n_carry ? loop->out[i] : lm_emit_join(&b, loop->out[i], k, p, t);
   lm_func_substitute(scan->parent->func, map, n_values);
   lm_free(map);
   lm_op_remove(scan);

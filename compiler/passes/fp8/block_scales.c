@@ -203,11 +203,10 @@ static lm_value *tiled(lm_builder *b, lm_value *v, lm_axis rows, lm_axis columns
   lm_axis column_tile = axis_new(b, "column_tile", lm_axis_size(b->m, columns) / LM_SCALES_COLUMNS);
   lm_axis slot = axis_new(b, "slot", LM_SCALES_COLUMNS);
   lm_attr of_rows = {.axes = {rows}, .n_axes = 1, .to = {row_tile, group, lane}, .n_to = 3};
-  lm_attr of_columns = {.axes = {columns}, .n_axes = 1, .to = {column_tile, slot}, .n_to = 2};
   lm_axis order[] = {row_tile, column_tile, lane, group, slot};
   lm_type t = lm_type_make(LM_F32, order, LM_COUNT(order));
   v = lm_emit(b, LM_OP_VIEW, &v, 1, &of_rows, NULL);
-  v = lm_emit(b, LM_OP_VIEW, &v, 1, &of_columns, NULL);
+  v = lm_emit_split(b, v, columns, column_tile, slot);
   v = lm_emit(b, LM_OP_PERMUTE, &v, 1, NULL, &t);
   return lm_emit_cast(b, v, LM_E8M0);
 }
@@ -224,9 +223,8 @@ static lm_value *copied(lm_builder *b, lm_value *v, const lm_axis *order, int n)
 static lm_value *by_four(lm_builder *b, lm_value *v, lm_axis rows, lm_axis columns) {
   lm_axis column_tile = axis_new(b, "column_tile", lm_axis_size(b->m, columns) / LM_SCALES_COLUMNS);
   lm_axis slot = axis_new(b, "slot", LM_SCALES_COLUMNS);
-  lm_attr of_columns = {.axes = {columns}, .n_axes = 1, .to = {column_tile, slot}, .n_to = 2};
   lm_axis order[] = {rows, column_tile, slot};
-  v = lm_emit(b, LM_OP_VIEW, &v, 1, &of_columns, NULL);
+  v = lm_emit_split(b, v, columns, column_tile, slot);
   return copied(b, v, order, LM_COUNT(order));
 }
 

@@ -278,24 +278,12 @@ static lm_type divided(const mixer *x, lm_type t) {
 }
 
 static lm_value *view_divided(mixer *x, lm_value *v) {
-  lm_attr a = {
-      .axes = {x->heads},
-      .n_axes = 1,
-      .to = {x->part, x->head},
-      .n_to = 2,
-  };
   bool divides = x->part && has(v->type, x->heads);
-  return divides ? lm_emit(&x->b, LM_OP_VIEW, &v, 1, &a, NULL) : v;
+  return divides ? lm_emit_split(&x->b, v, x->heads, x->part, x->head) : v;
 }
 
 static lm_value *view_merged(mixer *x, lm_value *v) {
-  lm_attr a = {
-      .axes = {x->part, x->head},
-      .n_axes = 2,
-      .to = {x->heads},
-      .n_to = 1,
-  };
-  return x->part ? lm_emit(&x->b, LM_OP_VIEW, &v, 1, &a, NULL) : v;
+  return x->part ? lm_emit_join(&x->b, v, x->part, x->head, x->heads) : v;
 }
 
 // ---- the sums over heads

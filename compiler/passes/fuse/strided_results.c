@@ -141,10 +141,8 @@ static bool is_written(const lm_replacement *r, const lm_value *v) {
 static lm_value *unit_view(lm_builder *b, lm_value *x, lm_type to, int at) {
   bool last = at == x->type.rank;
   lm_axis neighbour = x->type.axis[last ? at - 1 : at];
-  lm_attr a = {.n_axes = 1, .axes = {neighbour}, .n_to = 2};
-  a.to[last] = to.axis[at];
-  a.to[!last] = neighbour;
-  return lm_emit(b, LM_OP_VIEW, &x, 1, &a, NULL);
+  return last ? lm_emit_split(b, x, neighbour, neighbour, to.axis[at])
+              : lm_emit_split(b, x, neighbour, to.axis[at], neighbour);
 }
 
 // The value of the kernel's body outside of it.

@@ -127,13 +127,7 @@ static lm_value *own_part(ring *r, lm_value *v) {
 static block divided(ring *r, lm_value *v, lm_axis along, lm_axis part) {
   lm_module *m = r->p->m;
   lm_axis rank = lm_axis_shared(m, LM_SYM(m->ctx, "rank"), r->n, v->type);
-  lm_attr view = {
-      .axes = {along},
-      .n_axes = 1,
-      .to = {rank, part},
-      .n_to = 2,
-  };
-  return (block){v, lm_emit(&r->b, LM_OP_VIEW, &v, 1, &view, NULL), rank};
+  return (block){v, lm_emit_split(&r->b, v, along, rank, part), rank};
 }
 
 static block *block_of(ring *r, const lm_value *v) {

@@ -141,13 +141,7 @@ static lm_value *rows_by_rank(lm_shard *s, lm_value *counts) {
   lm_axis peer = lm_axis_shared(m, LM_SYM(m->ctx, "peer"), s->by->size, counts->type);
   lm_axis each =
       lm_axis_shared(m, LM_SYM(m->ctx, "each"), lm_axis_size(m, e) / s->by->size, counts->type);
-  lm_attr split = {
-      .axes = {e},
-      .n_axes = 1,
-      .to = {peer, each},
-      .n_to = 2,
-  };
-  lm_value *both = lm_emit(&s->b, LM_OP_VIEW, &counts, 1, &split, NULL);
+  lm_value *both = lm_emit_split(&s->b, counts, e, peer, each);
   return lm_emit_reduce(&s->b, LM_OP_SUM, both, &each, 1);
 }
 

@@ -290,13 +290,7 @@ static lm_value *own_rows(pipeline *p, lm_builder *b, lm_value *ys) {
   }
   if (x->type.axis[1] != row)
     x = lm_emit_permute(b, x, order, k);
-  lm_attr join = {
-      .axes = {micro, row},
-      .n_axes = 2,
-      .to = {part_of(p, p->rows)},
-      .n_to = 1,
-  };
-  return lm_emit(b, LM_OP_VIEW, &x, 1, &join, NULL);
+  return lm_emit_join(b, x, micro, row, part_of(p, p->rows));
 }
 
 void lm_shard_pipeline(lm_shard *s, lm_op *loop) {

@@ -19,17 +19,11 @@ static lm_axis whole_of(const lm_shard *s, lm_axis part) {
 static lm_value *stages_expand(lm_builder *b, lm_axis stage, lm_axis at, lm_value *x) {
   lm_axis order[LM_RANK], one = lm_axis_add(b->m, LM_SYM(b->m->ctx, "one"), 1, 0);
   lm_type own = lm_type_make(LM_INT, &stage, 1);
-  lm_attr split = {
-      .axes = {at},
-      .n_axes = 1,
-      .to = {one, at},
-      .n_to = 2,
-  };
   lm_attr over = {
       .axes = {one},
       .n_axes = 1,
   };
-  x = lm_emit(b, LM_OP_VIEW, &x, 1, &split, NULL);
+  x = lm_emit_split(b, x, at, one, at);
   for (int i = 0; i < x->type.rank; i++)
     order[i] = x->type.axis[i] == one ? stage : x->type.axis[i];
   lm_value *in[] = {x, lm_emit(b, LM_OP_IOTA, NULL, 0, NULL, &own)};
@@ -46,15 +40,9 @@ lm_value *lm_shard_stage_operand(const lm_shard *s, lm_builder *b, const lm_shar
       .to = {axes->micro},
       .n_to = 1,
   };
-  lm_attr join = {
-      .axes = {axes->stage, axes->micro},
-      .n_axes = 2,
-      .to = {axes->lane},
-      .n_to = 1,
-  };
   x = lm_emit(b, LM_OP_ALL_GATHER, &x, 1, &all, NULL);
   x = stages_expand(b, axes->stage, axes->micro, x);
-  return lm_emit(b, LM_OP_VIEW, &x, 1, &join, NULL);
+  return lm_emit_join(b, x, axes->stage, axes->micro, axes->lane);
 }
 
 static lm_value *last_stage(const lm_shard *s, lm_builder *b, lm_axis stages, lm_value *x) {
@@ -77,12 +65,6 @@ lm_value *lm_shard_stage_result(const lm_shard *s, lm_builder *b, const lm_shard
       .to = {stages},
       .n_to = 1,
   };
-  lm_attr split = {
-      .axes = {axes->lane},
-      .n_axes = 1,
-      .to = {axes->stage, axes->micro},
-      .n_to = 2,
-  };
   lm_attr exchange = {
       .mesh = (uint8_t)s->mesh,
       .axes = {axes->stage, axes->micro},
@@ -92,6 +74,6 @@ lm_value *lm_shard_stage_result(const lm_shard *s, lm_builder *b, const lm_shard
   };
   if (lm_type_find(y->type, axes->lane) < 0)
     return last_stage(s, b, stages, lm_emit(b, LM_OP_ALL_GATHER, &y, 1, &all, NULL));
-  y = lm_emit(b, LM_OP_VIEW, &y, 1, &split, NULL);
+  y = lm_emit_split(b, y, axes->lane, axes->stage, axes->micro);
   return last_stage(s, b, stages, lm_emit(b, LM_OP_ALL_TO_ALL, &y, 1, &exchange, NULL));
 }

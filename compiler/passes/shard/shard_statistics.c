@@ -72,13 +72,9 @@ static void replace(statistics *x, lm_builder *b, lm_op *op, lm_value *v) {
 // ---- statistics of rows
 
 static lm_value *rows_split(const statistics *x, lm_builder *b, lm_value *v) {
-  lm_attr split = {
-      .axes = {x->axes->lane},
-      .n_axes = 1,
-      .to = {x->axes->stage, x->axes->micro},
-      .n_to = 2,
-  };
-  return has_rows(x, v->type) ? lm_emit(b, LM_OP_VIEW, &v, 1, &split, NULL) : v;
+  const lm_shard_stages *axes = x->axes;
+  bool splits = has_rows(x, v->type);
+  return splits ? lm_emit_split(b, v, axes->lane, axes->stage, axes->micro) : v;
 }
 
 static void rows_reduce(statistics *x, lm_op *op) {

@@ -466,10 +466,9 @@ static lm_value *rows_return(ticks *t, lm_value *all) {
                    .n_axes = 1,
                    .to = {t->micro},
                    .n_to = 1};
-  lm_attr join = {.axes = {micro, t->micro}, .n_axes = 2, .to = {t->rows}, .n_to = 1};
   all = lm_shard_order_last(&t->order, &t->b, all, micro);
   all = lm_emit(&t->b, LM_OP_COLLECT, &all, 1, &whole, NULL);
-  return lm_emit(&t->b, LM_OP_VIEW, &all, 1, &join, NULL);
+  return lm_emit_join(&t->b, all, micro, t->micro, t->rows);
 }
 
 // The result of the function for that of the loop: the sum over the ticks, or the rows of all.
