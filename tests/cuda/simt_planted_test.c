@@ -256,7 +256,7 @@ static char *plan_run(lm_ctx *ctx, lm_plan *plan, uint64_t *out_bits) {
 }
 
 // p is NULL for the kernel without a mistake.
-static char *gemm_run(const gemm_case *shape, const plant *p, uint64_t *out_bits) {
+static char *gemm_run(const void *shape, const plant *p, uint64_t *out_bits) {
   lm_ctx *ctx = lm_ctx_create();
   lm_plan_options target = simt_options_of("sm_90a", false);
   lm_plan *plan = gemm_plan(ctx, shape, &target);
@@ -265,21 +265,21 @@ static char *gemm_run(const gemm_case *shape, const plant *p, uint64_t *out_bits
   return plan_run(ctx, plan, out_bits);
 }
 
-static char *grouped_run(const plant *p, bool backward, uint64_t *out_bits) {
+static char *grouped_run(const void *shape, const plant *p, uint64_t *out_bits) {
   lm_ctx *ctx = lm_ctx_create();
   lm_plan_options target = simt_options_of("sm_90a", false);
   target.target.units = 2;
-  lm_plan *plan = grouped_plan(ctx, &grouped_shape, &target);
+  lm_plan *plan = grouped_plan(ctx, shape, &target);
   if (p)
-    mistake_plant(&plan->kernels[grouped_kernel_of(plan, backward)], p, ctx->arena);
+    mistake_plant(&plan->kernels[grouped_kernel_of(plan, p->backward)], p, ctx->arena);
   return plan_run(ctx, plan, out_bits);
 }
 
-static char *joined_run(const plant *p, uint64_t *out_bits) {
+static char *joined_run(const void *shape, const plant *p, uint64_t *out_bits) {
   lm_ctx *ctx = lm_ctx_create();
   lm_plan_options target = simt_options_of("sm_90a", false);
   target.target.units = 2;
-  lm_plan *plan = joined_plan(ctx, &joined_shape, &target);
+  lm_plan *plan = joined_plan(ctx, shape, &target);
   if (p)
     mistake_plant(&plan->kernels[joined_kernel_of(plan)], p, ctx->arena);
   return plan_run(ctx, plan, out_bits);
@@ -287,33 +287,44 @@ static char *joined_run(const plant *p, uint64_t *out_bits) {
 
 // Three heads of two points.
 #define MIX_SIZES "b = 2, c = 1, g = 1, h = 3, i = 32, j = 32, p = 16"
-static const mix_case mix_shapes[] = {{"planted", MIX_SIZES, MIX_FORWARD, 1, 1},
-                                      {"planted", MIX_SIZES, MIX_BACKWARD, 1, 1}};
+static const mix_case mix_shape = {"planted", MIX_SIZES, MIX_FORWARD, 1, 1};
+static const mix_case mix_vjp_shape = {"planted", MIX_SIZES, MIX_BACKWARD, 1, 1};
 static const plant mix_plants[] = {
     // the next head's tiles are copied while other warps multiply those before them
     {NULL, "lm_barrier();\n    if (head + 1 < 3)", "if (head + 1 < 3)"},
     {NULL, "lm_copies_wait(1);\n", "\n"},
     {NULL, "(1 - stage)", "stage"},
     {NULL, "lm_grid_begin();\n", "\n"},
-    {NULL, "lm_copies_wait(1);\n    lm_barrier();\n", "lm_copies_wait(1);\n", true},
-    // sums of rows and columns that other warps have not stored; then two warps at one sum
-    {NULL, "lm_barrier();\n    if (lm_thread() < 32)", "if (lm_thread() < 32)", true},
-    {NULL, "lm_thread() / 32 * 32 + col", "col", true},
+};
+static const plant mix_vjp_plants[] = {
+    {NULL, "lm_thread() / 32 * 32 + col", "col"}, // two warps at one sum
+    {NULL, "lm_copies_wait(1);\n    lm_barrier();\n", "lm_copies_wait(1);\n"},
+    // sums of rows and columns that other warps have not stored
+    {NULL, "lm_barrier();\n    if (lm_thread() < 32)", "if (lm_thread() < 32)"},
 };
 
-static char *mix_run(const plant *p, bool backward, uint64_t *out_bits) {
+// Runs the plan of the only kernel in a module, which is compiled after `pass` has made it.
+static char *only_run(const char *text, const char *pass, int units, const plant *p,
+                      uint64_t *out_bits) {
   lm_ctx *ctx = lm_ctx_create();
   lm_plan_options target = simt_options_of("sm_90a", false);
-  lm_buf text = {0};
-  mix_text(&mix_shapes[backward], &text);
-  lm_module *m = parse_and_run(ctx, text.p, "decompose,cse,dce,fuse");
-  mix_kernels_make(m, "sm_90a", mix_shapes[backward].units);
+  lm_module *m = parse_and_run(ctx, text, "decompose,cse,dce,fuse");
+  target.target.units = units;
+  cuda_pass_run(m, pass, "sm_90a", units);
   lm_plan *plan = lm_plan_build(m, &target);
-  lm_buf_free(&text);
-  CHECK(plan && plan->n_kernels == 1 && plan->kernels[0].name[0] == 'x');
+  CHECK(plan && plan->n_kernels == 1);
   if (p)
     mistake_plant(&plan->kernels[0], p, ctx->arena);
   return plan_run(ctx, plan, out_bits);
+}
+
+static char *mix_run(const void *shape, const plant *p, uint64_t *out_bits) {
+  const mix_case *c = shape;
+  lm_buf text = {0};
+  mix_text(c, &text);
+  char *found = only_run(text.p, "mix_kernels", c->units, p, out_bits);
+  lm_buf_free(&text);
+  return found;
 }
 
 static const chain_case chain_shape = {"planted", "b = 1, h = 1, c = 3, j = 16, k = 32, v = 32",
@@ -323,24 +334,18 @@ static const plant chain_plants[] = {
     {NULL, "(1 - stage)", "stage"}, // the next tiles are copied over those that are multiplied
     {NULL, "lm_grid_begin();\n", "\n"},
     // reads the state that other warps have not stored; then their rows
-    {NULL, "lm_copies_wait(0);\n    lm_barrier();\n", "lm_copies_wait(0);\n", true},
-    {NULL, "}\n    lm_barrier();\n", "}\n", true},
-    {NULL, "+ t * ", "+ 0 * ", true}, // results of all positions at that of the first
+    {NULL, "lm_copies_wait(0);\n    lm_barrier();\n", "lm_copies_wait(0);\n"},
+    {NULL, "}\n    lm_barrier();\n", "}\n"},
+    {NULL, "+ t * ", "+ 0 * "}, // results of all positions at that of the first
 };
 
-static char *chain_run(const plant *p, uint64_t *out_bits) {
-  lm_ctx *ctx = lm_ctx_create();
-  lm_plan_options target = simt_options_of("sm_90a", false);
+static char *chain_run(const void *shape, const plant *p, uint64_t *out_bits) {
+  const chain_case *c = shape;
   lm_buf text = {0};
-  chain_text(&chain_shape, &text);
-  lm_module *m = parse_and_run(ctx, text.p, "decompose,cse,dce,fuse");
-  chain_kernels_make(m, "sm_90a", chain_shape.units);
-  lm_plan *plan = lm_plan_build(m, &target);
+  chain_text(c, &text);
+  char *found = only_run(text.p, "chain_kernels", c->units, p, out_bits);
   lm_buf_free(&text);
-  CHECK(plan && plan->n_kernels == 1 && plan->kernels[0].name[0] == 's');
-  if (p)
-    mistake_plant(&plan->kernels[0], p, ctx->arena);
-  return plan_run(ctx, plan, out_bits);
+  return found;
 }
 
 // Three positions of two states, in warps beside each other and below each other.
@@ -354,27 +359,19 @@ static const plant states_plants[] = {
     {NULL, "(1 - stage)", "stage"},
     {NULL, "lm_grid_begin();\n", "\n"},
     // the state of other warps is read that is not stored; then two warps store one
-    {NULL, "lm_barrier();\n    for (int32_t i", "for (int32_t i"},
+    {NULL, "lm_barrier();\n    LM_UNROLL", "LM_UNROLL"},
     {NULL, "/ 32 % 2 * 16", "/ 32 % 1 * 16"},
     {NULL, "factor = after;", "\n"},                    // other bits
     {NULL, "at % 2;\n", "at % 1;\n"},                   // two blocks on one state
     {NULL, "(1 - stage) * 1280", "(1 - stage) * 1320"}, // a tile beside the next one
 };
 
-static char *states_run(const plant *p, uint64_t *out_bits) {
-  lm_ctx *ctx = lm_ctx_create();
-  lm_plan_options target = simt_options_of("sm_90a", false);
-  target.target.units = 2;
+static char *states_run(const void *shape, const plant *p, uint64_t *out_bits) {
   lm_buf text = {0};
-  states_text(&states_shape, &text);
-  lm_module *m = parse_and_run(ctx, text.p, "decompose,cse,dce,fuse");
-  states_kernels_make(m, "sm_90a");
-  lm_plan *plan = lm_plan_build(m, &target);
+  states_text(shape, &text);
+  char *found = only_run(text.p, "scan_gemms", 2, p, out_bits);
   lm_buf_free(&text);
-  CHECK(plan && plan->n_kernels == 1 && plan->kernels[0].name[0] == 's');
-  if (p)
-    mistake_plant(&plan->kernels[0], p, ctx->arena);
-  return plan_run(ctx, plan, out_bits);
+  return found;
 }
 
 static const plant few_rows_plants[] = {
@@ -431,7 +428,7 @@ static const char few_rows_shape[] =
     "bf16[t, n]) {\n  %y = dot %x, %w over(d)\n  return %y\n}\n";
 
 // The same of the first kernel of a module.
-static char *first_run(const char *text, const plant *p, uint64_t *out_bits) {
+static char *first_run(const void *text, const plant *p, uint64_t *out_bits) {
   lm_ctx *ctx = lm_ctx_create();
   lm_plan_options target = simt_options_of("sm_90a", false);
   lm_plan *plan = lm_plan_build(parse_and_run(ctx, text, "fuse"), &target);
@@ -538,69 +535,16 @@ static size_t plants_step(void) {
   return getenv("LM_TEST_NIGHTLY") ? 1 : 3;
 }
 
-// Mistakes in the first kernel of a module, which is free of reports without them.
-static void firsts_run(const char *text, const plant *plants_of, size_t n) {
+// Reports of a run of `shape`, NULL if there are none. p: a mistake, or NULL.
+typedef char *planted_run(const void *shape, const plant *p, uint64_t *out_bits);
+
+// Each mistake is reported or changes bits; without one nothing is reported.
+static void plants_run(planted_run *run, const void *shape, const plant *p, size_t n) {
   uint64_t right, bits;
-  CHECK(!first_run(text, NULL, &right));
+  CHECK(!run(shape, NULL, &right));
   for (size_t i = 0; i < n; i += plants_step()) {
-    char *found = first_run(text, &plants_of[i], &bits);
-    found_check(&plants_of[i], found, bits != right);
-  }
-}
-
-static void gemms_run(const gemm_case *shape, const plant *plants, size_t n) {
-  uint64_t right, bits;
-  CHECK(!gemm_run(shape, NULL, &right));
-  for (size_t i = 0; i < n; i += plants_step()) {
-    char *found = gemm_run(shape, &plants[i], &bits);
-    found_check(&plants[i], found, bits != right);
-  }
-}
-
-static void grouped_plants_run(void) {
-  uint64_t right, bits;
-  char *found = grouped_run(NULL, false, &right);
-  CHECK(!found);
-  for (size_t i = 0; i < LM_COUNT(grouped_plants); i += plants_step()) {
-    found = grouped_run(&grouped_plants[i], grouped_plants[i].backward, &bits);
-    found_check(&grouped_plants[i], found, bits != right);
-  }
-}
-
-static void joined_plants_run(void) {
-  uint64_t right, bits;
-  CHECK(!joined_run(NULL, &right));
-  for (size_t i = 0; i < LM_COUNT(joined_plants); i += plants_step()) {
-    char *found = joined_run(&joined_plants[i], &bits);
-    found_check(&joined_plants[i], found, bits != right);
-  }
-}
-
-static void mix_plants_run(void) {
-  uint64_t right, bits;
-  for (size_t i = 0; i < LM_COUNT(mix_plants); i += plants_step()) {
-    bool backward = mix_plants[i].backward;
-    CHECK(!mix_run(NULL, backward, &right));
-    char *found = mix_run(&mix_plants[i], backward, &bits);
-    found_check(&mix_plants[i], found, bits != right);
-  }
-}
-
-static void chain_plants_run(void) {
-  uint64_t right, bits;
-  CHECK(!chain_run(NULL, &right));
-  for (size_t i = 0; i < LM_COUNT(chain_plants); i += plants_step()) {
-    char *found = chain_run(&chain_plants[i], &bits);
-    found_check(&chain_plants[i], found, bits != right);
-  }
-}
-
-static void states_plants_run(void) {
-  uint64_t right, bits;
-  CHECK(!states_run(NULL, &right));
-  for (size_t i = 0; i < LM_COUNT(states_plants); i += plants_step()) {
-    char *found = states_run(&states_plants[i], &bits);
-    found_check(&states_plants[i], found, bits != right);
+    char *found = run(shape, &p[i], &bits);
+    found_check(&p[i], found, bits != right);
   }
 }
 
@@ -620,17 +564,18 @@ int main(void) {
   attention_run(&shape, plants, LM_COUNT(plants));
   attention_run(&wide_shape, wide_plants, LM_COUNT(wide_plants));
   attention_run(&epilogue_shape, epilogue_plants, LM_COUNT(epilogue_plants));
-  gemms_run(&gemm_shape, gemm_plants, LM_COUNT(gemm_plants));
-  gemms_run(&heads_shape, heads_plants, LM_COUNT(heads_plants));
-  gemms_run(&sections_shape, sections_plants, LM_COUNT(sections_plants));
-  grouped_plants_run();
-  joined_plants_run();
-  mix_plants_run();
-  chain_plants_run();
-  states_plants_run();
-  firsts_run(few_rows_shape, few_rows_plants, LM_COUNT(few_rows_plants));
-  firsts_run(split_shape, split_plants, LM_COUNT(split_plants));
-  firsts_run(merge_shape, merge_plants, LM_COUNT(merge_plants));
-  firsts_run(prologue_shape, prologue_plants, LM_COUNT(prologue_plants));
-  firsts_run(transpose_shape, transpose_plants, LM_COUNT(transpose_plants));
+  plants_run(gemm_run, &gemm_shape, gemm_plants, LM_COUNT(gemm_plants));
+  plants_run(gemm_run, &heads_shape, heads_plants, LM_COUNT(heads_plants));
+  plants_run(gemm_run, &sections_shape, sections_plants, LM_COUNT(sections_plants));
+  plants_run(grouped_run, &grouped_shape, grouped_plants, LM_COUNT(grouped_plants));
+  plants_run(joined_run, &joined_shape, joined_plants, LM_COUNT(joined_plants));
+  plants_run(mix_run, &mix_shape, mix_plants, LM_COUNT(mix_plants));
+  plants_run(mix_run, &mix_vjp_shape, mix_vjp_plants, LM_COUNT(mix_vjp_plants));
+  plants_run(chain_run, &chain_shape, chain_plants, LM_COUNT(chain_plants));
+  plants_run(states_run, &states_shape, states_plants, LM_COUNT(states_plants));
+  plants_run(first_run, few_rows_shape, few_rows_plants, LM_COUNT(few_rows_plants));
+  plants_run(first_run, split_shape, split_plants, LM_COUNT(split_plants));
+  plants_run(first_run, merge_shape, merge_plants, LM_COUNT(merge_plants));
+  plants_run(first_run, prologue_shape, prologue_plants, LM_COUNT(prologue_plants));
+  plants_run(first_run, transpose_shape, transpose_plants, LM_COUNT(transpose_plants));
 }
