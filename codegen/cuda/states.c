@@ -49,7 +49,8 @@ static const char *coordinate(text *e, lm_axis a) {
 
 // ---- the shape of a block
 
-// The rows of a state in a block: fewer if there are fewer blocks than multiprocessors.
+// How many rows of a state a block computes. The number is halved while there would be fewer blocks
+// than multiprocessors.
 static int64_t width_of(const cuda_states *x, int units) {
   int64_t width = CUDA_STATES_WIDTH;
   while (x->rows % width)

@@ -125,8 +125,9 @@ static void carry_axes(lm_elab *e, const el_val *v) {
 
 static void report_changed(lm_elab *e, const ast_name *carry, const el_val *in, const el_val *out) {
   lm_diag *d = EL_ERR(e, carry->loc, E026, carry->text);
-  lm_diag_note(e->c, d, in->loc, "its type before the loop is %s", el_show(e, in));
-  lm_diag_note(e->c, d, out->loc, "its type at the end of an iteration is %s", el_show(e, out));
+  lm_diag_note(e->c, d, in->loc, "the carry has the type %s before the loop", el_show(e, in));
+  lm_diag_note(e->c, d, out->loc, "the carry has the type %s at the end of an iteration",
+               el_show(e, out));
 }
 
 void el_run_body(lm_elab *e, const ast_stmt *st, const el_val *var, const el_val *in, el_val *out) {

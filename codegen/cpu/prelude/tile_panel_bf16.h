@@ -42,8 +42,9 @@ static __attribute__((noinline)) void lm_pairs_edge(int width, const uint16_t *f
   }
 }
 
-// The first `count` of 16 elements, at least one; zeros follow.
-LM_INLINE lm_bf16_lanes lm_pairs_some(const uint16_t *from, int64_t count) {
+// Loads the first `count` elements of 16, at least one. The other lanes are 0, and memory behind
+// these elements is not read.
+LM_INLINE lm_bf16_lanes lm_bf16_load_first(const uint16_t *from, int64_t count) {
   lm_bf16_lanes x = {0};
   if (count >= 16)
     return *(const lm_bf16_lanes *)from;
@@ -59,8 +60,10 @@ LM_INLINE lm_bf16_lanes lm_pairs_some(const uint16_t *from, int64_t count) {
 
 // Sixteen pairs of neighbouring rows (columns), of which `count` are read; `second` elements apart.
 LM_INLINE lm_pair_lanes lm_pairs_load(const uint16_t *from, int64_t second, int64_t count) {
-  lm_pair_lanes x = __builtin_convertvector(lm_pairs_some(from, count), lm_pair_lanes);
-  lm_pair_lanes y = __builtin_convertvector(lm_pairs_some(from + second, count), lm_pair_lanes);
+  const lm_bf16_lanes one = lm_bf16_load_first(from, count);
+  const lm_bf16_lanes other = lm_bf16_load_first(from + second, count);
+  lm_pair_lanes x = __builtin_convertvector(one, lm_pair_lanes);
+  lm_pair_lanes y = __builtin_convertvector(other, lm_pair_lanes);
   return x | y << 16;
 }
 
