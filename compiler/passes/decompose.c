@@ -260,7 +260,9 @@ bool lm_pass_decompose(lm_module *m, const lm_pass_env *env) {
       .points = lm_fuse_points(env->target),
       .taps = env->target && env->target->kind == LM_TARGET_CUDA,
   };
-  for (lm_func *f = m->funcs; f; f = f->next)
+  for (lm_func *f = m->funcs; f; f = f->next) {
+    lm_rewrite_func(f, lm_decompose_best, &to);
     lm_rewrite_func(f, decompose_rule, &to);
+  }
   return true;
 }

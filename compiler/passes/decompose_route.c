@@ -9,9 +9,14 @@
 // before: %x = ungroup_rows %y, %inverse, %order (n) -> (b, t, c)
 // after:  %g = gather %y, %inverse over(n)   %x = select %inverse >= 0, %g, 0
 //
+// In decoding, where fewer positions may exist than are read:
+// before: %x = select %m, %scores, -1e30   %i = top_k %x (s) -> (c)   %y = gather %x, %i over(s)
+// after:  %y = select iota(c) < sum 1 over(s), gather %x, %i over(s), -1e30
+//
 // top_k takes the square of the axis' size in comparisons, which kernels compute in vectors.
 #include <float.h>
 #include <string.h>
+#include "compiler/passes/causal/causal.h"
 #include "compiler/passes/rewrite.h"
 
 static lm_value *number(lm_rewrite *r, int64_t v) {
@@ -44,7 +49,8 @@ static lm_type with_axis(lm_type t, lm_axis a) {
 static lm_value *ranks(lm_rewrite *r, lm_value *x, lm_axis v) {
   lm_builder *b = &r->b;
   const lm_axis_info *a = &b->m->axes[v];
-  lm_axis other = lm_axis_shared(b->m, a->name, a->size, x->type);
+  lm_axis other = a->dyn ? lm_axis_add(b->m, a->name, a->size, a->dyn)
+                         : lm_axis_shared(b->m, a->name, a->size, x->type);
   lm_attr rename = {.axes = {v}, .n_axes = 1, .to = {other}, .n_to = 1};
   lm_type wide = with_axis(x->type, other);
   lm_value *mine = lm_emit_expand(b, x, wide);
@@ -68,6 +74,36 @@ static lm_value *top_k(lm_rewrite *r, lm_op *op) {
   lm_value *index = lm_emit_select(&r->b, here, iota(r, v, wide), zero);
   lm_value *sum = lm_emit_reduce(&r->b, LM_OP_SUM, index, &v, 1);
   return lm_emit_permute(&r->b, sum, to.axis, to.rank);
+}
+
+// The constant that replaces the scores of hidden positions; false: there is none.
+static bool hidden_score(const lm_value *x, double *out) {
+  while (lm_op_is(x, LM_OP_EXPAND) || lm_op_is(x, LM_OP_PERMUTE) || lm_op_is(x, LM_OP_STOP))
+    x = x->def->in[0];
+  if (!lm_op_is(x, LM_OP_SELECT))
+    return lm_const_of(x, out) && *out <= LM_NEVER;
+  return hidden_score(x->def->in[1], out) || hidden_score(x->def->in[2], out);
+}
+
+static lm_value *count_along(lm_rewrite *r, lm_axis s) {
+  lm_value *one = lm_emit_const(&r->b, lm_type_make(LM_INT, &s, 1), 1);
+  return lm_emit_reduce(&r->b, LM_OP_SUM, one, &s, 1);
+}
+
+lm_value *lm_decompose_best(lm_rewrite *r, lm_op *op) {
+  const lm_op *best = op->code == LM_OP_GATHER ? op->in[1]->def : NULL;
+  double hidden;
+  if (!best || best->code != LM_OP_TOP_K || best->in[0] != op->in[0])
+    return NULL;
+  lm_axis s = op->attr.axes[0];
+  if (!r->b.m->axes[s].dyn || !hidden_score(op->in[0], &hidden))
+    return NULL;
+  lm_type to = op->out[0]->type;
+  lm_value *values = lm_emit(&r->b, LM_OP_GATHER, op->in, 2, &op->attr, NULL);
+  lm_value *rank = iota(r, best->attr.to[0], to);
+  lm_value *there = lm_emit2(&r->b, LM_OP_LT, rank, count_along(r, s));
+  lm_value *score = lm_emit_const(&r->b, lm_type_make((lm_dtype)to.dtype, NULL, 0), hidden);
+  return lm_emit_select(&r->b, there, values, score);
 }
 
 // ---- rows

@@ -63,4 +63,6 @@ bool lm_region_inside(const lm_region *r, const lm_region *outer);
 lm_value *lm_attend_delta(lm_builder *b, const lm_op *vjp);
 // Of pass decompose: an operation of routing as operations that kernels have (decompose_route.c).
 lm_value *lm_decompose_route(lm_rewrite *r, lm_op *op);
+// The same for the values of a top_k over the history in decoding; NULL: op is not these.
+lm_value *lm_decompose_best(lm_rewrite *r, lm_op *op);
 #endif

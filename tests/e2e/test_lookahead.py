@@ -131,6 +131,41 @@ def test_scaled_scores(run):
         check(code == 1, f"{weights}: {code} {err}")
 
 
+# Attention to the best of the earlier positions: the operand of top_k, and a mask by its results.
+BEST = "select(mask, scores, -1e30)"
+KEPT = "mask & %s >= expand(least, s)" % BEST
+SPARSE = (
+    (BEST, KEPT, None),
+    (BEST, "mask & scores >= expand(least, s)", None),
+    ("-select(mask, -scores, 1e30)", KEPT, "top_k reads all"),                          # -1e30, but not as a constant
+    ("scores", KEPT, "top_k reads all"),
+    ("select(mask, scores, 0)", KEPT, "top_k reads all"),                              # a score may be lower
+    ("select(same, scores, -1e30)", KEPT, "top_k reads all"),
+    ("select(back >= 0, scores, -1e30)", KEPT, "top_k reads all"),
+    ("select(same, select(back >= 0, scores, -1e30), -1e29)", KEPT, "top_k reads all"),  # how many are later counts
+    ("scores + select(mask, 0, -1e26)", KEPT, "top_k reads all"),                      # -1e26 does not absorb a score
+    (BEST, "mask & expand(max(at, best) > 3, s)", "reads the indices"),
+    (BEST, "mask & expand(sum(f32(at), best) > 3, s)", "reads the indices"),
+    (BEST, "select(mask, real(scores), -1e30) > expand(real(least) - 1, s)", "depends on"),   # -1e30 > -1e30
+)
+
+
+def test_best_positions(run):
+    """A mask by the values of a top_k over the history is accepted where later positions and other documents change none of them."""
+    text = model("p >= ps & same").replace("attention(dot(x, wq, d), ks, vs, mask)", "attention(dot(x, wq, d), ks, vs, kept)")
+    for scores, kept, refused in SPARSE:
+        more = f"""    let scores = f32(sum(dot(dot(x, wq, d), ks, e), g))
+    let (top, at) = top_k({scores}, s -> (best = 4))
+    let least = -max(-top, best)
+    let kept = {kept}
+    return dot(x"""
+        code, err, found = causality(run, re.sub(r"\b(back|same)\b", lambda m: NAMES[m[0]], text.replace("    return dot(x", more)))
+        if refused:
+            check(code == 1 and '"E0D0"' in err and refused in err, f"{scores}, {kept}: {code} {err}")
+        else:
+            check(code == 0, f"{scores}, {kept}: {err}")
+
+
 def drawn(draw, depth):
     """A random condition, and a function of the position, that of the history and whether the document is the same."""
     c = draw.randrange(1, 7)

@@ -265,6 +265,45 @@ static bool gather_factor(attend_match *x) {
   return true;
 }
 
+// How often the operations of the region read v.
+static uint32_t reads_of(const attend_match *x, const lm_value *v) {
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < x->n_ops; i++)
+    for (uint32_t k = 0; k < x->ops[i]->n_in; k++)
+      n += x->ops[i]->in[k] == v;
+  return n;
+}
+
+static bool has_any(const lm_idmap *set, const lm_op *op) {
+  for (uint32_t i = 0; i < op->n_in; i++)
+    if (lm_idmap_get(set, op->in[i]))
+      return true;
+  return false;
+}
+
+// The region computes its dots again, and rounds them otherwise. A value that is compared with one
+// computed from it outside of the region, such as the least of the greatest scores, has to be the
+// same there.
+static bool compares_again(const attend_match *x) {
+  lm_idmap of_dot = {0};
+  lm_idmap outside = {0}; // values of a dot that are read outside, and those computed of them
+  bool found = false;
+  for (uint32_t i = 0; i < x->n_ops && !found; i++) {
+    const lm_op *op = x->ops[i];
+    lm_value *v = op->out[0];
+    if (op->code == LM_OP_DOT || has_any(&of_dot, op))
+      lm_idmap_set(&of_dot, v, v);
+    bool read =
+        v->type.dtype != LM_BOOL && v->id < x->p->n_values && reads_of(x, v) < x->p->uses[v->id];
+    if (has_any(&outside, op) || (read && lm_idmap_get(&of_dot, v)))
+      lm_idmap_set(&outside, v, v);
+    found = v->type.dtype == LM_BOOL && has_any(&outside, op);
+  }
+  lm_idmap_free(&of_dot);
+  lm_idmap_free(&outside);
+  return found;
+}
+
 bool lm_attend_lse_fits(const attend_match *x) {
   return !lm_type_subset(x->v->type, x->scores->type);
 }
@@ -281,7 +320,8 @@ static bool gather(attend_match *x) {
     return false;
   if (!lm_attend_is_tiled(x, x->score))
     return false;
-  return gather_cone(x, x->score) && (!x->mask || gather_cone(x, x->mask)) && gather_factor(x);
+  return gather_cone(x, x->score) && (!x->mask || gather_cone(x, x->mask)) && gather_factor(x) &&
+         !compares_again(x);
 }
 
 static bool one_query(const attend_match *x) {

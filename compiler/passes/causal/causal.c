@@ -333,6 +333,11 @@ static void relation_count(probe *p, const lm_op *op) {
 }
 
 static void check_op(probe *p, const lm_op *op) {
+  lm_best best = lm_probe_best_check(p, op);
+  if (best == LM_BEST_PROVED)
+    relation_add(p, op, true);
+  if (best != LM_BEST_NONE)
+    return;
   switch (op->code) {
   case LM_OP_SUM:
   case LM_OP_MAX:
@@ -463,6 +468,8 @@ static void forget_used(probe *p, const lm_op *op) {
 static void causal_visit(lm_op *op, void *user) {
   probe *p = user;
   mark_axes(p, op);
+  if (op->code == LM_OP_YIELD)
+    lm_probe_best_check(p, op);
   if (is_needed(p, op)) {
     check_op(p, op);
     relation_count(p, op);

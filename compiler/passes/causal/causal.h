@@ -115,6 +115,17 @@ void lm_fact_prove(probe *p, const lm_op *op);
 // Records p->sketches of the operation's results, from their facts.
 void lm_mask_note(probe *p, const lm_op *op);
 
+// ---- causal_best.c
+// True for the values of a top_k over the history: a gather at its indices from its operand.
+bool lm_probe_best(const probe *p, const lm_op *op);
+typedef enum {
+  LM_BEST_NONE,    // no top_k over the history
+  LM_BEST_INDEX,   // the top_k itself
+  LM_BEST_PROVED,  // its values, with a mask for every position
+  LM_BEST_REFUSED, // its values without a mask, or its indices: reported
+} lm_best;
+lm_best lm_probe_best_check(probe *p, const lm_op *op);
+
 // ---- causal_scan.c
 // Records p->proofs of the values in the region of a scan, from the facts of its operands.
 void lm_scan_prove(probe *p, const lm_op *scan);

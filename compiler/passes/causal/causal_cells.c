@@ -450,10 +450,12 @@ static bool is_large_factor(const lm_op *op, int which) {
                                : op->code == LM_OP_DIV && which == 1 && c * LM_LARGE <= 1;
 }
 
+// The values of a top_k hold masked scores where fewer positions are visible.
 void lm_fact_large(probe *p, const lm_op *op) {
   fact *f = lm_fact(p, op->out[0]);
   if (op->out[0]->type.dtype == LM_BOOL)
     return;
+  f->large = lm_probe_best(p, op);
   for (uint32_t i = 0; i < op->n_in; i++)
     f->large |= lm_fact(p, op->in[i])->large;
   for (int i = 0; op->n_in == 2 && i < 2; i++)

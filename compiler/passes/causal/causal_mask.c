@@ -36,7 +36,9 @@ typedef struct prover {
   const probe *p;
   lm_axis t, s;
   bool itself;  // only the pairs with s at t
+  bool exact;   // masked scores are one constant, `fill`; 0: none is found yet
   double never; // scores up to this are masked
+  double fill;
   quotient quotients[LM_TERMS_MAX];
   int n_quotients, visits;
 } prover;
@@ -188,9 +190,8 @@ static const lm_formula *comparison(prover *x, const lm_op *op, bool negated, bo
 static const lm_formula *chosen(prover *x, const lm_value *c, bool unknown, const lm_formula *y,
                                 const lm_formula *z) {
   lm_arena *a = x->p->a;
-  const lm_formula *yes = condition(x, c, false, unknown);
-  const lm_formula *no = condition(x, c, true, unknown);
-  return lm_formula_or(a, lm_formula_and(a, yes, y), lm_formula_and(a, no, z));
+  const lm_formula *yes = lm_formula_and(a, condition(x, c, false, unknown), y);
+  return lm_formula_or(a, yes, lm_formula_and(a, condition(x, c, true, unknown), z));
 }
 
 static const lm_formula *condition(prover *x, const lm_value *v, bool negated, bool unknown) {
@@ -343,6 +344,12 @@ static const lm_formula *scaled(prover *x, const lm_op *op, bool at_most) {
   return lm_formula_constant(at_most && bound(x, op->out[0]) >= -never);
 }
 
+static bool is_fill(prover *x, double c) {
+  if (x->fill == 0 && c <= x->never)
+    x->fill = c;
+  return c <= x->never && (!x->exact || c == x->fill);
+}
+
 // Where the value is a masked score, at most x->never. at_most: it is none where the formula does
 // not hold; else it is one where the formula holds.
 static const lm_formula *masked(prover *x, const lm_value *v, bool at_most) {
@@ -352,12 +359,13 @@ static const lm_formula *masked(prover *x, const lm_value *v, bool at_most) {
   const lm_formula *z;
   if (!visit(x, v) || (op && lm_fact(x->p, v)->large))
     return lm_formula_constant(at_most);
-  if (!op)
+  bool chooses = op && (op->code == LM_OP_SELECT || op->code == LM_OP_CONST);
+  if (!op || (x->exact && lm_op_has(op, LM_T_ELEMENTWISE) && !chooses))
     return lm_formula_constant(false);
   if (keeps_elements(x, op))
     return masked(x, op->in[0], at_most);
   switch (op->code) {
-  case LM_OP_CONST: return lm_formula_constant(op->attr.num <= x->never);
+  case LM_OP_CONST: return lm_formula_constant(is_fill(x, op->attr.num));
   case LM_OP_SELECT:
     y = masked(x, op->in[1], at_most);
     z = masked(x, op->in[2], at_most);
@@ -385,8 +393,7 @@ static const lm_formula *zero(prover *x, const lm_value *v);
 
 static const lm_formula *either_zero(prover *x, const lm_op *op) {
   const lm_formula *y = zero(x, op->in[0]);
-  const lm_formula *z = zero(x, op->in[1]);
-  return lm_formula_or(x->p->a, y, z);
+  return lm_formula_or(x->p->a, y, zero(x, op->in[1]));
 }
 
 // True only where the value is 0.
@@ -450,18 +457,14 @@ static bool excludes(const prover *x, const lm_formula *f, const lm_formula *g) 
 }
 
 static prover prover_of(const probe *p, lm_axis t, lm_axis s, bool itself) {
-  return (prover){
-      .p = p,
-      .t = t,
-      .s = s,
-      .itself = itself,
-      .never = itself ? VISIBLE : LM_NEVER,
-  };
+  double never = itself ? VISIBLE : LM_NEVER;
+  return (prover){.p = p, .t = t, .s = s, .itself = itself, .never = never};
 }
 
 static bool is_neutral(const probe *p, const lm_op *op, const lm_value *v, lm_axis t, lm_axis s) {
   prover x = prover_of(p, t, s, false);
   bool sums = op->code == LM_OP_SUM || op->code == LM_OP_DOT;
+  x.exact = op->code == LM_OP_GATHER;
   const lm_formula *neutral = sums ? zero(&x, v) : masked(&x, v, false);
   return excludes(&x, hidden(&x), lm_formula_not(p->a, neutral));
 }
@@ -474,11 +477,11 @@ static bool is_visible(const probe *p, const lm_value *v, lm_axis t, lm_axis s) 
 
 bool lm_mask_prove(probe *p, const lm_op *op) {
   lm_axis t, s;
-  bool sums = op->code == LM_OP_SUM || op->code == LM_OP_DOT, proved = false;
+  bool least = op->code == LM_OP_MAX || op->code == LM_OP_ARGMAX, proved = false;
   for (uint32_t i = 0; i < op->n_in && !proved; i++) {
     lm_type type = op->in[i]->type;
     if (lm_probe_has(p->is_position, type, &t) && lm_probe_has(p->is_history, type, &s))
-      proved = is_neutral(p, op, op->in[i], t, s) && (sums || is_visible(p, op->in[i], t, s));
+      proved = is_neutral(p, op, op->in[i], t, s) && (!least || is_visible(p, op->in[i], t, s));
   }
   p->sketches[op->out[0]->id].visible = proved && op->code == LM_OP_MAX;
   return proved;

@@ -95,8 +95,8 @@ static void prove_grid(probe *p, const lm_op *op) {
 
 static bool reduces_history(const probe *p, const lm_op *op) {
   bool reduces = op->code == LM_OP_SUM || op->code == LM_OP_MAX || op->code == LM_OP_ARGMAX ||
-                 op->code == LM_OP_DOT;
-  return reduces && lm_probe_over(op, p->is_history);
+                 op->code == LM_OP_TOP_K || op->code == LM_OP_DOT;
+  return (reduces && lm_probe_over(op, p->is_history)) || lm_probe_best(p, op);
 }
 
 void lm_fact_prove(probe *p, const lm_op *op) {

@@ -342,7 +342,10 @@ static reach op_reach(const reacher *r, const lm_op *op, bool *out_moves) {
   case LM_OP_VIEW: return changed(r, op, change_view, out_moves);
   case LM_OP_WINDOW: return changed(r, op, change_window, out_moves);
   case LM_OP_CONCAT: return concatenated(r, op, out_moves);
-  case LM_OP_GATHER: return gathered(r, op, out_moves);
+  case LM_OP_GATHER:
+    if (lm_probe_best(r->p, op))
+      break;
+    return gathered(r, op, out_moves);
   case LM_OP_AT: return united(r, op);
   case LM_OP_GROUP_ORDER:
   case LM_OP_GROUP_INVERSE:
@@ -353,7 +356,7 @@ static reach op_reach(const reacher *r, const lm_op *op, bool *out_moves) {
   }
   if (lm_op_has(op, LM_T_SOURCE))
     return (reach){.n = 0};
-  if (lm_op_has(op, LM_T_REDUCE | LM_T_DOT))
+  if (lm_op_has(op, LM_T_REDUCE | LM_T_DOT) || lm_probe_best(r->p, op))
     return changed(r, op, r->p->proofs[op->out[0]->id].first ? change_history : change_sum,
                    out_moves);
   return lm_op_has(op, LM_T_ELEMENTWISE) ? united(r, op) : collapsed(r, op, out_moves);
