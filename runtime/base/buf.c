@@ -95,10 +95,9 @@ void lm_buf_json_n(lm_buf *b, const char *s, size_t left) {
       lm_buf_printf(b, "\\u%04x", point);
     else
       lm_buf_add(b, s, (size_t)n);
-    if (!n)
-      n = 1;
-    s += n;
-    left -= (size_t)n;
+    size_t taken = n ? (size_t)n : lm_utf8_malformed(s, left);
+    s += taken;
+    left -= taken;
   }
   lm_buf_puts(b, "\"");
 }

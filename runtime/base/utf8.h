@@ -60,6 +60,20 @@ static inline int lm_utf8_decode(const char *text, size_t n, uint32_t *out) {
   return len;
 }
 
+// The bytes at `text` (of n bytes), which lm_utf8_decode finds malformed, that one U+FFFD stands
+// for: as many as begin a character, otherwise one.
+static inline size_t lm_utf8_malformed(const char *text, size_t n) {
+  size_t k = n < 3 ? n : 3;
+  for (; k > 1; k--) {
+    char completed[] = "\x80\x80\x80\x80";
+    uint32_t point;
+    memcpy(completed, text, k);
+    if (lm_utf8_decode(completed, 4, &point) > (int)k)
+      break;
+  }
+  return k;
+}
+
 // Bidirectional controls: they change the order in which the text around them is displayed.
 static inline int lm_utf8_is_bidi(uint32_t v) {
   return v == 0x61c || v == 0x200e || v == 0x200f || (v >= 0x202a && v <= 0x202e) ||

@@ -50,6 +50,33 @@ static void test_intern(void) {
   lm_arena_destroy(a);
 }
 
+// Sequences of the Unicode Standard 15.0, tables 3-8 to 3-11, and the U+FFFD that stand for each.
+static void test_malformed_text(void) {
+  static const struct {
+    const char *bytes;
+    int replaced;
+  } cases[] = {{"\xc0\xaf\xe0\x80\xbf\xf0\x81\x82", 8},
+               {"\xed\xa0\x80\xed\xbf\xbf\xed\xaf", 8},
+               {"\xf4\x91\x92\x93\xff", 5},
+               {"\x80\xbf", 2},
+               {"\xe1\x80\xe2\xf0\x91\x92\xf1\xbf", 4}};
+  for (size_t i = 0; i < LM_COUNT(cases); i++) {
+    lm_buf text = {0};
+    lm_buf got = {0};
+    lm_buf want = {0};
+    lm_buf_printf(&text, "%sA", cases[i].bytes);
+    lm_buf_json(&got, text.p);
+    lm_buf_puts(&want, "\"");
+    for (int k = 0; k < cases[i].replaced; k++)
+      lm_buf_puts(&want, "\\ufffd");
+    lm_buf_puts(&want, "A\"");
+    CHECK(!strcmp(got.p, want.p));
+    lm_buf_free(&text);
+    lm_buf_free(&got);
+    lm_buf_free(&want);
+  }
+}
+
 static void test_text(void) {
   lm_buf b = {0};
   lm_buf_json(&b, "a\"\\\n\x01\xc3\xa9\xff\xed\xa0\x80");
@@ -260,6 +287,7 @@ int main(void) {
   test_shortest();
   test_intern();
   test_text();
+  test_malformed_text();
   test_utf8();
   test_hash();
   test_hash_forgets_nothing();
