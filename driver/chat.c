@@ -10,6 +10,11 @@
 #include "driver/trained.h"
 #include "runtime/base/utf8.h"
 
+enum {
+  TOKENS = 256, // of an answer, at most
+  CONTEXT = 2048
+};
+
 // ---- a question
 
 static void message_add(json_t *messages, const char *role, const char *text, size_t n) {
@@ -97,7 +102,7 @@ lm_status lm_session_question(lm_session *s, const char *text, lm_tokens *out, l
 
 struct lm_chatter {
   lm_session *s;
-  const lm_chatter_options *o;
+  lm_chatter_options o;
   lm_chat chat;
   lm_conversation conversation;
   lm_buf stop; // text that ends an answer
@@ -113,17 +118,35 @@ void lm_chatter_reset(lm_chatter *c, const char *system) {
   c->said = false;
 }
 
+// Sets the sizes that the options leave open; a model with few positions limits them.
+static lm_status sizes_choose(const lm_session *s, lm_chatter_options *o) {
+  int64_t most = s->compiled.limits.pos;
+  if (!o->context)
+    o->context = most < CONTEXT ? most : CONTEXT;
+  if (o->context > most)
+    return lm_fail(LM_USER, "the model has %lld positions, fewer than --context %lld",
+                   (long long)most, (long long)o->context);
+  if (!o->tokens)
+    o->tokens = o->context < 2 * TOKENS ? o->context / 2 : TOKENS;
+  if (o->tokens >= o->context)
+    return lm_fail(LM_USER, "--tokens %lld leaves no room for a prompt in a context of %lld",
+                   (long long)o->tokens, (long long)o->context);
+  return NULL;
+}
+
 lm_status lm_chatter_create(lm_session *s, const char *weights, const lm_chatter_options *o,
                             lm_chatter **out) {
   lm_chat chat;
+  lm_chatter_options sized = *o;
   *out = NULL;
   LM_TRY(model_check(s));
   LM_TRY(chat_open(s, &chat));
-  LM_TRY(lm_sample_start(s, o->context, NULL, weights));
+  LM_TRY(lm_sample_start(s, o->context ? o->context : CONTEXT, NULL, weights));
+  LM_TRY(sizes_choose(s, &sized));
   lm_chatter *c = lm_alloc(sizeof *c);
   *c = (lm_chatter){
       .s = s,
-      .o = o,
+      .o = sized,
       .chat = chat,
   };
   c->conversation = (lm_conversation){
@@ -151,7 +174,7 @@ static lm_status prompt_encode(lm_chatter *c, lm_tokens *out, int64_t *out_marke
                                int *out_dropped) {
   json_t *all = c->conversation.messages;
   lm_conversation view = c->conversation;
-  int64_t most = c->o->context - c->o->tokens;
+  int64_t most = c->o.context - c->o.tokens;
   bool system =
       json_array_size(all) &&
       !strcmp(json_string_value(json_object_get(json_array_get(all, 0), "role")), "system");
@@ -170,7 +193,7 @@ static lm_status prompt_encode(lm_chatter *c, lm_tokens *out, int64_t *out_marke
   json_decref(view.messages);
   if (!s && (int64_t)out->n > most)
     s = lm_fail(LM_USER, "a prompt of %zu tokens leaves no room for %lld more in a context of %lld",
-                out->n, (long long)c->o->tokens, (long long)c->o->context);
+                out->n, (long long)c->o.tokens, (long long)c->o.context);
   return s;
 }
 
@@ -179,10 +202,10 @@ static lm_status answer(lm_chatter *c, int *out_dropped) {
   const char *stop = c->stop.p;
   while (stop && *stop == ' ') // the model may leave out a space
     stop++;
-  lm_sample_options o = {.sampler = c->o->sampler,
-                         .n = c->o->tokens,
-                         .write = c->o->write,
-                         .user = c->o->user,
+  lm_sample_options o = {.sampler = c->o.sampler,
+                         .n = c->o.tokens,
+                         .write = c->o.write,
+                         .user = c->o.user,
                          .end_id = c->stop_id,
                          .has_end = c->stop_id >= 0,
                          .stops = &stop,

@@ -13,8 +13,8 @@ lm_status lm_session_question(lm_session *s, const char *text, lm_tokens *out, l
 typedef struct lm_chatter lm_chatter;
 typedef struct lm_chatter_options {
   const char *system; // the system's message; NULL: none
-  int64_t tokens;     // of an answer, at most
-  int64_t context;    // of prompt and answer together
+  int64_t tokens;     // of an answer, at most; 0: 256, or half of a smaller context
+  int64_t context;    // of prompt and answer together; 0: 2048, or the model's positions
   lm_sampler sampler;
   void (*write)(void *user, const char *p,
                 size_t n); // called for each token of the answer; optional
@@ -22,7 +22,7 @@ typedef struct lm_chatter_options {
 } lm_chatter_options;
 
 // Compiles a session that lm_trained_open has opened, loads its weights, and begins a conversation.
-// LM_USER: it has no chat template. The options must outlive the conversation.
+// LM_USER: it has no chat template, or fewer positions than the context.
 lm_status lm_chatter_create(lm_session *s, const char *weights, const lm_chatter_options *o,
                             lm_chatter **out);
 void lm_chatter_destroy(lm_chatter *c); // c may be NULL

@@ -133,6 +133,13 @@ lm_status lm_sample_encode_source(const lm_session *s, const char *weights, cons
   return NULL;
 }
 
+int64_t lm_sample_tokens(const lm_session *s, int64_t n_prompt, int64_t asked, int64_t usual) {
+  int64_t room = s->compiled.limits.pos - n_prompt;
+  if (asked)
+    return asked;
+  return room < 1 ? 1 : room < usual ? room : usual;
+}
+
 lm_status lm_sample_check(const lm_session *s, int64_t n_prompt, int64_t n) {
   if (n_prompt <= s->compiled.limits.pos - n)
     return NULL;

@@ -54,6 +54,9 @@ lm_status lm_sample_encode(const lm_session *s, const char *weights, const char 
 // The same for a text that the model encodes, with the tokens around a document of the data.
 lm_status lm_sample_encode_source(const lm_session *s, const char *weights, const char *text,
                                   lm_tokens *out);
+// The tokens to generate: `asked`, or if that is 0 `usual`, but no more than the model has
+// positions for behind a prompt.
+int64_t lm_sample_tokens(const lm_session *s, int64_t n_prompt, int64_t asked, int64_t usual);
 // LM_USER if the model has fewer positions than prompt and continuation together.
 lm_status lm_sample_check(const lm_session *s, int64_t n_prompt, int64_t n);
 #endif

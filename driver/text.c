@@ -117,8 +117,8 @@ double lm_count_parse(const char *text) {
   static const char magnitudes[] = "kMBT";
   char *end;
   double x = strtod(text, &end);
-  const char *magnitude = *end ? strchr(magnitudes, *end) : NULL;
-  bool plain = isdigit((unsigned char)text[0]) && text[strspn(text, "0123456789.kMBT")] == 0;
+  const char *magnitude = *end ? strchr(magnitudes, *end == 'K' ? 'k' : *end) : NULL;
+  bool plain = isdigit((unsigned char)text[0]) && text[strspn(text, "0123456789.kKMBT")] == 0;
   if (!plain || (*end && (!magnitude || end[1])))
     return 0;
   for (const char *at = magnitudes; magnitude && at <= magnitude; at++)

@@ -10,7 +10,8 @@ const char *lm_bytes_text(lm_arena *a, int64_t bytes);
 // The reverse of lm_show_seconds: numbers with units, "1h 30m"; a number alone is minutes. 0: not a
 // time.
 double lm_seconds_parse(const char *text);
-// A positive number with a magnitude of the language or without: "50M", "1.5B", "300k". 0: not one.
+// A positive number with a magnitude of the language or without: "50M", "1.5B", "300k" or "300K".
+// 0: not one.
 double lm_count_parse(const char *text);
 // LM_USER if `path` holds a control character, such as a newline: reports have one path in a line.
 lm_status lm_path_check(lm_arena *a, const char *path);

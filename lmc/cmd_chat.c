@@ -5,17 +5,14 @@
 #include "driver/chat.h"
 #include "lmc/open.h"
 
-enum {
-  TOKENS = 256,
-  CONTEXT = 2048
-};
-
 static const lm_opt options[] = {
     {"system", 0, LM_OPT_TEXT, "TEXT", "the system's message at the beginning"},
-    {"tokens", 'n', LM_OPT_WHOLE, "N", "most tokens of an answer (256)", 1, 1e9},
+    {"tokens", 'n', LM_OPT_WHOLE, "N",
+     "most tokens of an answer (256, or half of a smaller context)", 1, 1e9},
     {"context", 0, LM_OPT_WHOLE, "N",
-     "most tokens of the conversation that the model sees; earlier messages are left out (2048)", 2,
-     1e9},
+     "most tokens of the conversation that the model sees; earlier messages are left out (2048, or "
+     "the model's positions)",
+     2, 1e9},
     {"temperature", 't', LM_OPT_NUMBER, "T", "0: always the most probable token (0.7)", 0, 1000},
 #include "lmc/sampler.def"
     LM_OPT_STEP,
@@ -29,13 +26,10 @@ static lm_status talk(lm_session *s, lm_cli *cli, const char *weights) {
   bool terminal = !cli->json && isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
   lm_chatter *chat;
   lm_chatter_options o = {.system = lm_args_text(a, "system", NULL),
-                          .tokens = lm_args_whole(a, "tokens", TOKENS),
-                          .context = lm_args_whole(a, "context", CONTEXT),
+                          .tokens = lm_args_whole(a, "tokens", 0),
+                          .context = lm_args_whole(a, "context", 0),
                           .sampler = lm_cli_sampler(a, 0.7),
                           .write = cli->json ? NULL : lm_cli_write};
-  if (o.tokens >= o.context)
-    return lm_fail(LM_USER, "--tokens %lld leaves no room for a prompt in --context %lld",
-                   (long long)o.tokens, (long long)o.context);
   LM_TRY(lm_chatter_create(s, weights, &o, &chat));
   if (terminal)
     lm_cli_note("/help lists commands");

@@ -7,7 +7,7 @@
 #include "lmc/open.h"
 
 enum {
-  TOKENS = 128 // default number to generate
+  TOKENS = 128 // default number to generate, at most
 };
 
 static const lm_opt options[] = {
@@ -17,7 +17,8 @@ static const lm_opt options[] = {
     {"prompt-ids", 0, LM_OPT_TEXT, "1,2,3", "the same as token ids"},
 #include "lmc/request.def"
     {"ids", 0, LM_OPT_FLAG, NULL, "prints the ids of N tokens, without the prompt's"},
-    {"tokens", 'n', LM_OPT_WHOLE, "N", "tokens to generate (128)", 1, 1e9},
+    {"tokens", 'n', LM_OPT_WHOLE, "N",
+     "tokens to generate (128, or as many as the model has positions for)", 1, 1e9},
     {"temperature", 't', LM_OPT_NUMBER, "T", "0: always the most probable token (1)", 0, 1000},
 #include "lmc/sampler.def"
     {.name = "stop",
@@ -95,16 +96,17 @@ static lm_status stops_read(lm_arena *arena, const lm_args *a, const question *q
 static lm_status generate(lm_session *s, const lm_cli *cli, const question *q,
                           const char *weights) {
   const lm_args *a = &cli->args;
-  int64_t n = lm_args_whole(a, "tokens", TOKENS);
+  int64_t n_prompt = (int64_t)q->ids.n;
+  int64_t asked = lm_args_whole(a, "tokens", 0);
   lm_sample_options o = {.prompt = q->ids.ids,
-                         .n_prompt = (int64_t)q->ids.n,
-                         .n = n,
+                         .n_prompt = n_prompt,
                          .request = &q->request,
                          .sampler = lm_cli_sampler(a, 1),
                          .write = cli->json ? NULL : lm_cli_write,
                          .ids = lm_args_given(a, "ids")};
   LM_TRY(stops_read(cli->ctx->arena, a, q, &o));
-  LM_TRY(lm_sample_start(s, (int64_t)q->ids.n + n, &q->request, weights));
+  LM_TRY(lm_sample_start(s, n_prompt + (asked ? asked : TOKENS), &q->request, weights));
+  o.n = lm_sample_tokens(s, n_prompt, asked, TOKENS);
   return cli->json ? json_print(s, &o) : lm_sample_print(s, &o);
 }
 

@@ -99,7 +99,7 @@ static void shape_set(lm_advice *a, int64_t depth, int64_t d, const lm_text_fact
   a->params = (double)a->vocab * (double)a->d +
               (double)a->depth * (double)(a->d * (4 * a->d + 3 * a->ff + 2)) + (double)a->d;
   int64_t most = a->d < 256 ? 128 : a->d < 512 ? 256 : a->d < 1024 ? 512 : 1024;
-  a->seq = power_of_two(text->tokens / 64, 16, text->vocab == 256 ? 2 * most : most);
+  a->seq = power_of_two(text->tokens / 64, 32, text->vocab == 256 ? 2 * most : most);
 }
 
 static double token_seconds(const lm_advice *a, const lm_machine *m) {

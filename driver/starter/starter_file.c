@@ -85,6 +85,13 @@ static const char *holdout_text(const lm_starter *x) {
   return lm_arena_printf(a, "tail(%.3g%%)", 100 * x->advice.holdout);
 }
 
+// The tokens of a sample: with its prompt, each byte of which may be a token, no more than a row
+// has, as the model may have no further positions.
+static int64_t sample_tokens(const lm_starter *x) {
+  int64_t room = x->advice.seq - (int64_t)strlen(x->prompt);
+  return room < LM_ADVICE_SAMPLE ? room : LM_ADVICE_SAMPLE;
+}
+
 static int slots_fill(const lm_starter *x, slot *slots) {
   const lm_advice *a = &x->advice;
   int n = 0;
@@ -109,7 +116,7 @@ static int slots_fill(const lm_starter *x, slot *slots) {
                {"STEPS", a->steps},
                {"WARMUP", a->warmup},
                {"EVERY", a->every},
-               {"SAMPLE", LM_ADVICE_SAMPLE}};
+               {"SAMPLE", sample_tokens(x)}};
   for (size_t i = 0; i < LM_COUNT(whole); i++)
     slot_set(slots, &n, whole[i].key, "%lld", (long long)whole[i].value);
   slot_set(slots, &n, "NAME", "%s", x->name);

@@ -49,6 +49,20 @@ def test_answers(run):
     check(p.returncode == 0 and out.count("\n") == 5 and "messages are no longer in the context" in err, out + err)
 
 
+def test_few_positions(run):
+    """a model with 64 positions: the conversation is cut to them, and a larger context is an error"""
+    text = open(program(run)).read().replace("examples/llama.lm\": Llama", "examples/zoo/gpt2.lm\": GPT2")
+    text = text.replace("Llama(depth = 1, d = 32, ff = 64, heads = 2, kv = 1, e = 16)", "GPT2(depth = 1, d = 32, heads = 2, positions = 64, vocab = 256)")
+    run("run", run.write("talk.lm", text), "-q")
+    p = run.start("chat", run.path("run"), "-t", 0, "-n", 8, stdin=subprocess.PIPE)
+    out, err = p.communicate("ping\n" * 5)
+    check(p.returncode == 0 and "messages are no longer in the context" in err, out + err)
+    p = run.start("chat", run.path("run"), "--json", stdin=subprocess.PIPE)
+    out, err = p.communicate("ping\n")
+    check(p.returncode == 0 and len(json.loads(out)["messages"]) == 2, out + err)
+    check("the model has 64 positions, fewer than --context 65" in run("chat", run.path("run"), "--context", 65, status=1))
+
+
 def test_marks(run):
     """lmc data shows the trained text; prompts and completions"""
     out = run("data", program(run), "--show", 1)

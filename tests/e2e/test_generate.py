@@ -63,12 +63,25 @@ def test_stop_byte_pairs(run):
 
 
 def test_json_of_any_bytes(run):
-    """at a high temperature the bytes are not UTF-8: the output is still JSON, with as many characters as decoded bytes"""
+    """at a high temperature the bytes are not UTF-8: the output is still JSON, with the text as Python decodes the bytes"""
     folder = trained(run, "bytes()")
     got = made(run, folder, temperature=50)
     raw = bytes(i for i in got["ids"] if i < 256)
     check(any(b >= 0x80 for b in raw), "the sample must have bytes that are not UTF-8")
-    check(got["text"].replace("\ufffd", "") == raw.decode("utf-8", "ignore"), "valid text must be printed unchanged")
+    check(got["text"] == raw.decode("utf-8", "replace"), (got["text"], raw))
+
+
+def test_few_positions(run):
+    """without -n, as many tokens as the model has positions for; a number that is given is not changed"""
+    run.write("text.txt", TEXT * 40)
+    program = PROGRAM.replace("examples/llama.lm\": Llama", "examples/zoo/gpt2.lm\": GPT2").replace("ff = 64, heads = 2, kv = 1, e = 16", "heads = 2, positions = 32")
+    run("run", run.write("train.lm", program.format(root=ROOT, tokenizer="bytes()").replace("Llama(", "GPT2(")), "--steps", 2, "-q", "--out", run.path("run"))
+    got = json.loads(run("generate", run.path("run"), "--prompt", "the cat", "--json"))
+    check(len(got["ids"]) == 32 - 7, got)
+    err = run("generate", run.path("run"), "--prompt", "the cat", "-n", 26, status=1)
+    check("the model has 32 positions; a prompt of 7 tokens and 26 more exceed them" in err, err)
+    for n in (32, 33):
+        check("32 positions; a prompt of" in run("generate", run.path("run"), "--prompt", "a" * n, status=1))
 
 
 def decoded(run, *asked):

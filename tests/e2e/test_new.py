@@ -257,6 +257,14 @@ def test_new_arch(run):
     check(open(f"{ROOT}/examples/zoo/{names[1] if run.nightly else 'qwen3'}.lm").read() in text, "the file of the zoo")
 
 
+def test_new_few_positions(run):
+    """the sample of a model with as many positions as a row has, here 64, fits into them"""
+    run.write("small.txt", prose(100))
+    run("new", "few", "--data", "small.txt", "--arch", "gpt2", "--params", "100K", "-m", 0.1, cwd=run.folder)
+    check("positions = 64" in open(run.path("few.lm")).read())
+    check("sample after step 1:" in run("run", "few.lm", "--steps", 1, cwd=run.folder))
+
+
 def test_new_arch_of_50M(run):
     """50 million parameters of each model, within 5 %, as `lmc check` of the file counts them"""
     if not run.nightly:
