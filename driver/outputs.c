@@ -7,6 +7,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "runtime/weights/safetensors.h"
+
 static lm_status refuse(const char *path, const char *input) {
   return lm_fail(LM_USER,
                  "%s is read by this command (as %s) and would be overwritten; choose another name",
@@ -118,16 +120,25 @@ static bool is_own(lm_arena *a, const lm_output_kind *kind, const char *name) {
   return *name == '.';
 }
 
+static bool is_foreign(const char *path) {
+  return !fnmatch("*.safetensors", path, 0) && !lm_st_is_own(path);
+}
+
+static lm_status folder_refuse(const char *dir, const char *name, const lm_output_kind *kind) {
+  return lm_fail(LM_USER, "%s holds %s and is not %s; choose a new or an empty folder", dir, name,
+                 kind->what);
+}
+
 lm_status lm_output_kind_check(const char *dir, const lm_output_kind *kind) {
   lm_arena *a = lm_arena_create();
   struct stat st;
-  bool marked = !stat(lm_path_join(a, dir, kind->mark), &st);
+  const char *mark = lm_path_join(a, dir, kind->mark);
+  bool marked = !stat(mark, &st);
   DIR *d = marked ? NULL : opendir(dir);
-  lm_status s = NULL;
+  lm_status s = marked && is_foreign(mark) ? folder_refuse(dir, kind->mark, kind) : NULL;
   for (struct dirent *file; d && !s && (file = readdir(d));)
     if (!is_own(a, kind, file->d_name))
-      s = lm_fail(LM_USER, "%s holds %s and is not %s; choose a new or an empty folder", dir,
-                  file->d_name, kind->what);
+      s = folder_refuse(dir, file->d_name, kind);
   if (d)
     closedir(d);
   lm_arena_destroy(a);

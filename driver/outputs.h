@@ -15,8 +15,10 @@ lm_status lm_output_file_check(const char *path);
 // LM_USER if `dir` holds a file that the command has not written. Names that begin with a dot do
 // not count.
 typedef struct lm_output_kind {
-  const char *what;       // "the folder of a run"
-  const char *mark;       // a file that only such a folder holds: beside it any file may lie
+  const char *what; // "the folder of a run"
+  // A file that only such a folder holds: beside it any file may lie. One of tensors counts if lmc
+  // wrote it.
+  const char *mark;
   const char *const *own; // patterns of the names that the command writes, ending with NULL
 } lm_output_kind;
 extern const lm_output_kind LM_OUTPUT_RUN, LM_OUTPUT_PLAN, LM_OUTPUT_EXPORT, LM_OUTPUT_PEFT;

@@ -206,7 +206,9 @@ const char *lm_schema_usage(lm_ctx *c, const lm_schema_key *k) {
                            : k->types & T_OPTIONAL ? "%s { ... }"
                                                    : "%s NAME { ... }",
                            name);
-  default: return lm_arena_printf(c->arena, "%s = ...", name);
+  default:
+    return lm_arena_printf(c->arena, k->types & T_WEIGHTS ? "%s = (a = 1, b = 2)" : "%s = ...",
+                           name);
   }
 }
 

@@ -63,4 +63,6 @@ lm_status lm_st_writer_finish(lm_st_writer *w, lm_sum *out_sum);
 void lm_st_writer_abort(lm_st_writer *w); // removes the temporary file, frees w; w may be NULL
 // Writes all tensors from their `data`.
 lm_status lm_st_write(const char *path, const lm_st_tensor *tensors, size_t n);
+// True if the file was written by these functions, in any program: its metadata says so.
+bool lm_st_is_own(const char *path);
 #endif

@@ -7,8 +7,11 @@
 #include "runtime/weights/safetensors.h"
 
 enum {
+  LENGTH_BYTES = 8,
   ALIGNMENT = 64
 };
+// Readers for PyTorch require the format "pt".
+static const char METADATA[] = "{\"__metadata__\":{\"format\":\"pt\",\"writer\":\"lmc\"}";
 
 struct lm_st_writer {
   char *path;
@@ -41,11 +44,10 @@ static lm_status put(lm_st_writer *w, const void *data, size_t n) {
   return NULL;
 }
 
-// The header as JSON, padded with spaces so that the data is aligned in the file. Readers for
-// PyTorch require the format "pt".
+// The header as JSON, padded with spaces so that the data is aligned in the file.
 static uint64_t header_make(lm_buf *b, const lm_st_tensor *tensors, size_t n) {
   uint64_t at = 0;
-  lm_buf_puts(b, "{\"__metadata__\":{\"format\":\"pt\"}");
+  lm_buf_puts(b, METADATA);
   for (size_t i = 0; i < n; i++) {
     const lm_st_tensor *t = &tensors[i];
     uint64_t elements = 1;
@@ -61,9 +63,18 @@ static uint64_t header_make(lm_buf *b, const lm_st_tensor *tensors, size_t n) {
     at = end;
   }
   lm_buf_puts(b, "}");
-  while ((8 + b->n) % ALIGNMENT)
+  while ((LENGTH_BYTES + b->n) % ALIGNMENT)
     lm_buf_puts(b, " ");
   return at;
+}
+
+bool lm_st_is_own(const char *path) {
+  char begin[LENGTH_BYTES + sizeof METADATA];
+  FILE *f = fopen(path, "rb");
+  size_t n = f ? fread(begin, 1, sizeof begin, f) : 0;
+  if (f)
+    fclose(f);
+  return n == sizeof begin && !memcmp(begin + LENGTH_BYTES, METADATA, strlen(METADATA));
 }
 
 // Closing unlocks the temporary name, so the file has been renamed or removed before.

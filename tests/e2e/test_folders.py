@@ -285,6 +285,20 @@ def test_out_is_another_folder(run):
             run(*command, run.path("empty"))
 
 
+def test_export_onto_a_checkpoint(run):
+    """a checkpoint that another program wrote is not overwritten, even if all its names are those of an export"""
+    exported(run)
+    header = b'{"__metadata__":{"format":"pt"},"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
+    theirs = len(header).to_bytes(8, "little") + header + bytes(4)
+    os.makedirs(run.path("theirs"))
+    for content in theirs, b"", b"{":
+        with open(run.path("theirs/model.safetensors"), "wb") as f:
+            f.write(content)
+        err = run("export", run.path("trained"), "-o", run.path("theirs"), status=1)
+        check("theirs holds model.safetensors and is not an earlier export; choose a new or an empty folder" in err, err)
+        check(os.listdir(run.path("theirs")) == ["model.safetensors"] and open(run.path("theirs/model.safetensors"), "rb").read() == content)
+
+
 def test_file_in_the_way(run):
     """--out that names a file, or a folder below one, is the user's error"""
     file = begin(run)
