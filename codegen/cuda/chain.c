@@ -1,10 +1,11 @@
 // chain.c - a scan that reads and updates its carry by GEMMs, as CUDA C (see chain.h).
 //
-// The tiles of the next position are copied to shared memory while this one is computed. For each
-// position
+// The tiles of the next position are copied to shared memory while this one is computed, if there
+// is room for the tiles of two positions. For each position
 //
 //   s is rounded to shared memory, and stored
-//   r = g(the tile of p times s, …) is rounded to shared memory, and stored
+//   e = h(the tile of p times s, …) is rounded to shared memory
+//   r = g(the tiles of m times e, …) is rounded to shared memory, and stored
 //   s = f(s, the transposed tile of q times r, …), in registers
 #include "codegen/common/scan.h"
 #include "codegen/cuda/chain.h"
@@ -12,8 +13,8 @@
 
 enum {
   WARP_ROWS = 16,
-  PAD = 8, // elements between the rows of tiles, so that eight of them begin in different banks
-  STAGES = 2
+  PAD = 8,   // elements between the rows of tiles, so that eight of them begin in different banks
+  STAGES = 2 // of tiles in shared memory, at most
 };
 // Instructions: of a GEMM for each element of its result and 64 elements of the sum; of a vector
 // that is copied; of an element that is rounded and stored.
@@ -21,8 +22,10 @@ static const double GEMM = 1.5, COPY = 8, ROUND = 1.5;
 
 typedef enum tile {
   STATE, // of s
+  ENTRY, // of e, if it is not r
   ROWS   // of r
 } tile;
+static const char *const TILE[] = {"s_tile", "e_tile", "r_tile"};
 
 typedef struct memo {
   const lm_value *v;
@@ -34,6 +37,7 @@ typedef struct chain_text {
   const cuda_chain *x;
   lm_gen g; // for its arena and names
   int64_t slice, pool;
+  int stages;
   int n_names;
   memo *memo;
   lm_buf declare, once, element; // statements: of the block, of a position, of an element
@@ -61,12 +65,14 @@ static lm_type region_type(const cuda_chain *x, uint32_t i) {
 // ---- tiles in shared memory
 
 static int64_t tile_rows(const cuda_chain *x, uint32_t i) {
-  return has(region_type(x, i), x->j) ? x->rows : x->depth;
+  return cuda_chain_row_axis(x, region_type(x, i)) == x->k ? x->depth : x->rows;
 }
 
 static int64_t tile_width(const chain_text *e, uint32_t i) {
   const cuda_chain *x = e->x;
-  return i == x->p || i == x->q ? x->depth : e->slice;
+  if (i == x->p || i == x->q)
+    return x->depth;
+  return cuda_chain_is_factor(x, i) ? x->rows : e->slice;
 }
 
 static int64_t tile_size(const chain_text *e, uint32_t i) {
@@ -84,9 +90,12 @@ static void tiles_declare(chain_text *e) {
   int64_t pairs = (e->slice + PAD) / 2;
   pool_add(e, "uint32_t", "s_tile", 4, x->depth * pairs);
   pool_add(e, "uint32_t", "r_tile", 4, x->rows * pairs);
+  if (x->mixes)
+    pool_add(e, "uint32_t", "e_tile", 4, x->rows * pairs);
   for (uint32_t i = 1; i < x->scan->n_in; i++)
     if (cuda_chain_copies(x, i))
-      pool_add(e, "uint16_t", lm_arena_printf(e->g.arena, "b%u", i), 2, STAGES * tile_size(e, i));
+      pool_add(e, "uint16_t", lm_arena_printf(e->g.arena, "b%u", i), 2,
+               e->stages * tile_size(e, i));
 }
 
 // ---- memory
@@ -100,7 +109,7 @@ static void offset_put(chain_text *e, uint32_t i, const char *position, lm_buf *
   lm_buf_puts(b, "0");
   for (int k = 0; k < t.rank; k++) {
     lm_axis a = t.axis[k];
-    bool inner = a == x->j || a == x->k || a == x->v;
+    bool inner = a == x->i || a == x->j || a == x->k || a == x->v;
     if (a == lm_scan_axis(x->scan))
       lm_buf_printf(b, " + %s * %lld", position, (long long)stride[k]);
     else if (!inner && lm_axis_size(x->m, a) > 1)
@@ -123,10 +132,10 @@ static void fetch(chain_text *e, const char *position, const char *stage, bool c
   for (uint32_t i = 1; i < x->scan->n_in; i++) {
     if (!cuda_chain_copies(x, i))
       continue;
-    bool factor = i == x->p || i == x->q;
+    bool factor = cuda_chain_is_factor(x, i);
     long long vectors = tile_width(e, i) / 8;
     long long n = tile_rows(x, i) * vectors;
-    lm_axis row = has(region_type(x, i), x->j) ? x->j : x->k;
+    lm_axis row = cuda_chain_row_axis(x, region_type(x, i));
     lm_buf at = {0};
     offset_put(e, i, position, &at);
     lm_buf_printf(b,
@@ -162,13 +171,14 @@ static const char *operand(chain_text *e, const lm_value *arg) {
   const cuda_chain *x = e->x;
   lm_type t = arg->type;
   uint32_t i = arg->index;
-  bool of_points = !has(t, x->j) && !has(t, x->k) && !has(t, x->v);
+  bool of_rows = has(t, x->i) || has(t, x->j) || has(t, x->k);
+  bool of_points = !of_rows && !has(t, x->v);
   lm_buf at = {0};
   if (cuda_chain_copies(x, i))
     return statement(e, &e->element, tile_element(e, i));
   offset_put(e, i, "t", &at);
-  if (!of_points)
-    lm_buf_printf(&at, " + row * %lld", (long long)stride_of(x, i, has(t, x->j) ? x->j : x->k));
+  if (of_rows)
+    lm_buf_printf(&at, " + row * %lld", (long long)stride_of(x, i, cuda_chain_row_axis(x, t)));
   if (has(t, x->v))
     lm_buf_printf(&at, " + (first + col) * %lld", (long long)stride_of(x, i, x->v));
   const char *from = lm_arena_printf(
@@ -199,8 +209,10 @@ static const char *written(chain_text *e, const lm_value *v) {
     return "s[n][2 * r + c]";
   if (!v->def)
     return operand(e, v);
-  if (v->def == x->read || v->def == x->update)
-    return "o[n][2 * r + c]";
+  if (v->def == x->read || v->def == x->update || v->def == x->mix[0])
+    return "o0[n][2 * r + c]";
+  if (x->mixes > 1 && v->def == x->mix[1])
+    return "o1[n][2 * r + c]";
   return computed(e, v->def);
 }
 
@@ -222,7 +234,7 @@ static const char *value(chain_text *e, const lm_value *v) {
 // ---- loops over the elements of a tile
 
 static int64_t fragments(const chain_text *e, tile of) {
-  return e->slice / 8 / (of == ROWS ? parts(e->x) : 1);
+  return e->slice / 8 / (of != STATE ? parts(e->x) : 1);
 }
 
 // The loops over fragments and rows of a thread; the caller writes their end, two braces.
@@ -231,7 +243,7 @@ static void rows_begin(const chain_text *e, tile of, lm_buf *b) {
                 "LM_UNROLL\nfor (int32_t n = 0; n < %lld; n++) {\n"
                 "LM_UNROLL\nfor (int32_t r = 0; r < 2; r++) {\nconst lm_at row = %s;\n(void)row;\n",
                 (long long)fragments(e, of),
-                of == ROWS ? "down + lm_thread() % 32 / 4 + 8 * r" : "lm_frag_row(r)");
+                of != STATE ? "down + lm_thread() % 32 / 4 + 8 * r" : "lm_frag_row(r)");
 }
 
 // Each element's statements, and then what `last` says, which reads its `text`.
@@ -243,24 +255,24 @@ static void elements_put(chain_text *e, tile of, const lm_value *v, const char *
   lm_buf_printf(b,
                 "LM_UNROLL\nfor (int32_t c = 0; c < 2; c++) {\n"
                 "const lm_at col = %slm_frag_col(n, c);\n(void)col;\n",
-                of == ROWS ? "across + " : "");
+                of != STATE ? "across + " : "");
   lm_buf_add(b, e->element.p, e->element.n);
   e->element.n = 0;
   lm_buf_printf(b, "%s = %s;\n}\n", last, text);
-  e->counted += count * (double)(e->slice * (of == ROWS ? e->x->rows : e->x->depth));
+  e->counted += count * (double)(e->slice * (of != STATE ? e->x->rows : e->x->depth));
 }
 
 // Rounds two neighbouring elements y to a tile, and to the results that are v.
 static void pairs_put(chain_text *e, tile of, lm_buf *b) {
   const cuda_chain *x = e->x;
   const lm_op *yield = x->scan->body->last;
-  const char *col = of == ROWS ? "across + lm_frag_col(n, 0)" : "lm_frag_col(n, 0)";
+  const char *col = of != STATE ? "across + lm_frag_col(n, 0)" : "lm_frag_col(n, 0)";
   lm_buf_printf(b, "lm_put(%s, ((int32_t)row * %lld + %s) / 2, lm_bf16_pair(y[0], y[1]));\n",
-                of == ROWS ? "r_tile" : "s_tile", (long long)(e->slice + PAD), col);
+                TILE[of], (long long)(e->slice + PAD), col);
   for (uint32_t i = 1; i < yield->n_in; i++) {
     lm_type t = x->scan->out[i]->type;
     int64_t stride = 1;
-    if (cuda_chain_is_state(x, yield->in[i]) != (of == STATE))
+    if (of == ENTRY || cuda_chain_is_state(x, yield->in[i]) != (of == STATE))
       continue;
     lm_buf_printf(b, "lm_store2_bf16(out%u + (0", i);
     for (int k = t.rank - 1; k >= 0; k--) {
@@ -277,7 +289,7 @@ static void pairs_put(chain_text *e, tile of, lm_buf *b) {
     }
     lm_buf_puts(b, "), y);\n");
   }
-  e->counted += ROUND * (double)(e->slice * (of == ROWS ? x->rows : x->depth));
+  e->counted += ROUND * (double)(e->slice * (of != STATE ? x->rows : x->depth));
 }
 
 // ---- a position
@@ -289,33 +301,65 @@ static void state_put(chain_text *e, lm_buf *b) {
   lm_buf_puts(b, "}\n}\n");
 }
 
-// o = 16 rows of the tile of an operand times a tile.
-static void multiply(chain_text *e, tile of, lm_buf *b) {
+// A product of 16 rows of an operand's tile and a tile.
+typedef struct product {
+  uint32_t factor;
+  bool transposed; // the sum is over the rows of the operand's tile
+  tile by, of;     // of: the tile that has the result's rows
+} product;
+
+// o<n> = the product.
+static void multiply(chain_text *e, int n, product p, lm_buf *b) {
   const cuda_chain *x = e->x;
-  uint32_t i = of == ROWS ? x->p : x->q;
-  long long n = fragments(e, of);
-  lm_buf_printf(b, "float o[%lld][4] = {{0}};\n", n);
+  bool of_state = p.of == STATE;
+  long long sums = fragments(e, p.of), depth = p.by == STATE ? x->depth : x->rows;
+  lm_buf_printf(b, "float o%d[%lld][4] = {{0}};\n", n, sums);
   lm_buf_printf(
-      b, "LM_TILE_TIMES_BF16(%s, o, %lld, (b%u + stage * %lld), %s, %lld, %s, %s, %lld, %lld)\n",
-      of == ROWS ? "lm_rows_load" : "lm_columns_load", n, i, (long long)tile_size(e, i),
-      of == ROWS ? "down" : "lm_thread() / 32 * 16", (long long)(x->depth + PAD),
-      of == ROWS ? "s_tile" : "r_tile", of == ROWS ? "across" : "0", (long long)(e->slice + PAD),
-      (long long)(of == ROWS ? x->depth : x->rows));
-  e->counted += GEMM / 64 * (double)(x->rows * x->depth * e->slice);
+      b, "LM_TILE_TIMES_BF16(%s, o%d, %lld, (b%u + stage * %lld), %s, %lld, %s, %s, %lld, %lld)\n",
+      p.transposed ? "lm_columns_load" : "lm_rows_load", n, sums, p.factor,
+      (long long)tile_size(e, p.factor), of_state ? "lm_thread() / 32 * 16" : "down",
+      (long long)(tile_width(e, p.factor) + PAD), TILE[p.by], of_state ? "0" : "across",
+      (long long)(e->slice + PAD), depth);
+  e->counted += GEMM / 64 * (double)(depth * (of_state ? x->depth : x->rows) * e->slice);
 }
 
-static void row_put(chain_text *e, lm_buf *b) {
+static void read_put(chain_text *e, tile of, lm_buf *b) {
+  multiply(e, 0, (product){e->x->p, false, STATE, of}, b);
+}
+
+static void mixes_put(chain_text *e, lm_buf *b) {
+  const cuda_chain *x = e->x;
+  for (int n = 0; n < x->mixes; n++) {
+    lm_type t = region_type(x, x->m_of[n]);
+    bool transposed = cuda_chain_row_axis(x, t) == x->i;
+    multiply(e, n, (product){x->m_of[n], transposed, ENTRY, ROWS}, b);
+  }
+}
+
+// The elements of e or r, behind the products that they are computed of.
+static void row_put(chain_text *e, tile of, const lm_value *v, lm_buf *b) {
   lm_buf_puts(b, "{\n");
-  multiply(e, ROWS, b);
-  rows_begin(e, ROWS, b);
+  if (of == ROWS && e->x->mixes)
+    mixes_put(e, b);
+  else
+    read_put(e, of, b);
+  rows_begin(e, of, b);
   lm_buf_puts(b, "float y[2];\n");
-  elements_put(e, ROWS, e->x->row, "y[c]", b);
-  pairs_put(e, ROWS, b);
+  elements_put(e, of, v, "y[c]", b);
+  pairs_put(e, of, b);
   lm_buf_puts(b, "}\n}\n}\n");
 }
 
+static void rows_put(chain_text *e, lm_buf *b) {
+  if (e->x->mixes) {
+    row_put(e, ENTRY, e->x->entry, b);
+    lm_buf_puts(b, "lm_barrier();\n");
+  }
+  row_put(e, ROWS, e->x->row, b);
+}
+
 static void update_put(chain_text *e, lm_buf *b) {
-  multiply(e, STATE, b);
+  multiply(e, 0, (product){e->x->q, true, ROWS, STATE}, b);
   rows_begin(e, STATE, b);
   elements_put(e, STATE, e->x->scan->body->last->in[0], "s[n][2 * r + c]", b);
   lm_buf_puts(b, "}\n}\n");
@@ -325,30 +369,37 @@ static const char *last_position(const chain_text *e) {
   return lm_arena_printf(e->g.arena, "%lld", (long long)e->x->steps - 1);
 }
 
+// Statements behind which the tiles of this position are in shared memory.
+static void tiles_put(chain_text *e, lm_buf *b) {
+  bool backward = lm_scan_is_backward(e->x->scan);
+  if (e->stages == 1) {
+    lm_buf_puts(b, "lm_barrier();\n");
+    fetch(e, "t", "stage", true, b);
+  }
+  lm_buf_puts(b, "lm_copies_wait(0);\nlm_barrier();\n");
+  if (e->stages > 1) {
+    lm_buf_printf(b, "if (step < %lld) ", (long long)e->x->steps - 1);
+    fetch(e, backward ? "(t - 1)" : "(t + 1)", "(1 - stage)", true, b);
+  }
+}
+
 static void position_put(chain_text *e, lm_buf *b) {
   bool backward = lm_scan_is_backward(e->x->scan);
-  lm_buf state = {0}, row = {0}, update = {0}, next = {0};
-  state_put(e, &state);
-  row_put(e, &row);
-  update_put(e, &update);
-  fetch(e, backward ? "(t - 1)" : "(t + 1)", "(1 - stage)", true, &next);
+  lm_buf body = {0};
+  state_put(e, &body);
+  tiles_put(e, &body);
+  rows_put(e, &body);
+  lm_buf_puts(&body, "lm_barrier();\n");
+  update_put(e, &body);
   lm_buf_printf(b,
                 "LM_UNROLL_1\nfor (int32_t step = 0; step < %lld; step++) {\n"
-                "const int32_t stage = step %% 2;\nconst lm_at t = %s%sstep;\n",
-                (long long)e->x->steps, backward ? last_position(e) : "", backward ? " - " : "");
+                "const int32_t stage = step %% %d;\nconst lm_at t = %s%sstep;\n",
+                (long long)e->x->steps, e->stages, backward ? last_position(e) : "",
+                backward ? " - " : "");
   lm_buf_add(b, e->once.p, e->once.n);
-  lm_buf_add(b, state.p, state.n);
-  lm_buf_puts(b, "lm_copies_wait(0);\nlm_barrier();\n");
-  lm_buf_printf(b, "if (step < %s) ", last_position(e));
-  lm_buf_add(b, next.p, next.n);
-  lm_buf_add(b, row.p, row.n);
-  lm_buf_puts(b, "lm_barrier();\n");
-  lm_buf_add(b, update.p, update.n);
+  lm_buf_add(b, body.p, body.n);
   lm_buf_puts(b, "}\n");
-  lm_buf_free(&state);
-  lm_buf_free(&row);
-  lm_buf_free(&update);
-  lm_buf_free(&next);
+  lm_buf_free(&body);
 }
 
 // ---- the kernel
@@ -418,18 +469,26 @@ static void body_put(chain_text *e, lm_buf *b) {
   lm_buf_add(b, e->declare.p, e->declare.n);
   begin_put(e, b);
   const char *begin = lm_scan_is_backward(x->scan) ? last_position(e) : "0";
-  fetch(e, lm_arena_printf(e->g.arena, "(lm_at)%s", begin), "0", false, b);
+  if (e->stages > 1)
+    fetch(e, lm_arena_printf(e->g.arena, "(lm_at)%s", begin), "0", false, b);
   lm_buf_add(b, position.p, position.n);
   if (!cuda_scan_omits(x->scan, x->scan->n_in))
     carry_put(e, lm_arena_printf(e->g.arena, "out0[%s] = s[n][2 * r + c];", carry_index(e)), b);
   lm_buf_free(&position);
 }
 
+static void tiles_place(chain_text *e, int64_t slice, int stages) {
+  e->declare.n = 0;
+  e->pool = 0;
+  e->slice = slice;
+  e->stages = stages;
+  tiles_declare(e);
+}
+
 // With the tiles of a slice: of the widest one that shared memory has room for, if any has.
 static chain_text text_begin(const cuda_chain *x, const lm_target *t, lm_arena *arena) {
   chain_text e = {
       .x = x,
-      .slice = cuda_chain_slice(x, t),
       .g =
           {
               .target = cuda_gen_target(t, x->m, x->scan),
@@ -438,13 +497,13 @@ static chain_text text_begin(const cuda_chain *x, const lm_target *t, lm_arena *
               .kernel = x->scan,
           },
   };
-  tiles_declare(&e);
-  while (e.pool > cuda_max_pool(t) && cuda_chain_may_slice(x, e.slice / 2)) {
-    e.declare.n = 0;
-    e.pool = 0;
-    e.slice /= 2;
-    tiles_declare(&e);
-  }
+  int64_t widest = cuda_chain_slice(x, t);
+  for (int stages = STAGES; stages; stages--)
+    for (int64_t n = widest; n == widest || cuda_chain_may_slice(x, n); n /= 2) {
+      tiles_place(&e, n, stages);
+      if (e.pool <= cuda_max_pool(t))
+        return e;
+    }
   return e;
 }
 
@@ -490,7 +549,7 @@ void cuda_chain_emit(const lm_plan_options *o, const lm_op *scan, lm_arena *aren
           {
               .per_block = 1,
               .shared = e.pool,
-              .waits = x.steps,
+              .waits = x.mixes ? x.steps + x.steps / 2 : x.steps,
           },
       .instructions = (double)(blocks * x.steps) * e.counted,
   };

@@ -44,18 +44,43 @@ static const lm_value *factor_find(const cuda_chain *x, const lm_op *dot, uint32
   return NULL;
 }
 
+static bool read_take(cuda_chain *x, const lm_op *dot, uint32_t factor) {
+  if (x->read)
+    return false;
+  x->read = dot;
+  x->p = factor;
+  x->k = dot->attr.axes[0];
+  return true;
+}
+
+static bool mix_take(cuda_chain *x, const lm_op *dot, uint32_t factor, const lm_value *entry) {
+  lm_axis i = dot->attr.axes[0];
+  if (x->mixes == CUDA_CHAIN_MIXES || (x->mixes && (x->entry != entry || x->i != i)))
+    return false;
+  x->mix[x->mixes] = dot;
+  x->m_of[x->mixes++] = factor;
+  x->entry = entry;
+  x->i = i;
+  return true;
+}
+
 static bool dot_find(cuda_chain *x, const lm_op *dot) {
   uint32_t factor;
   const lm_value *v = factor_find(x, dot, &factor);
   if (!v)
     return false;
-  bool reads = cuda_chain_is_state(x, v);
-  if (reads ? x->read || x->update : !x->read || x->update)
+  if (cuda_chain_is_state(x, v))
+    return read_take(x, dot, factor);
+  if (!x->read || x->update)
     return false;
-  *(reads ? &x->read : &x->update) = dot;
-  *(reads ? &x->p : &x->q) = factor;
-  *(reads ? &x->k : &x->j) = dot->attr.axes[0];
-  x->row = reads ? NULL : unpermuted(v);
+  if (!has(x->scan->body->args[factor]->type, x->k))
+    return mix_take(x, dot, factor, unpermuted(v));
+  x->update = dot;
+  x->q = factor;
+  x->j = dot->attr.axes[0];
+  x->row = unpermuted(v);
+  x->entry = x->mixes ? x->entry : x->row;
+  x->i = x->mixes ? x->i : x->j;
   return true;
 }
 
@@ -71,12 +96,31 @@ static lm_axis lone_axis(lm_type t, lm_type other) {
   return found;
 }
 
-static bool row_fits(const cuda_chain *x) {
+// True if v is a tile of these rows, rounded.
+static bool row_fits(const cuda_chain *x, const lm_value *v, lm_axis rows) {
   lm_type s = x->scan->body->args[0]->type;
-  lm_type row = x->row->type;
-  if (!x->row->def || row.dtype != LM_BF16)
+  if (!v->def || v->type.dtype != LM_BF16)
     return false;
-  return has(row, x->j) && has(row, x->v) && row.rank == s.rank;
+  return has(v->type, rows) && has(v->type, x->v) && v->type.rank == s.rank;
+}
+
+// True if t has the axes of the state, but `rows` instead of v.
+static bool factor_fits(const cuda_chain *x, lm_type t, lm_axis rows) {
+  lm_type s = x->scan->body->args[0]->type;
+  return t.rank == s.rank && lone_axis(s, t) == x->v && lone_axis(t, s) == rows;
+}
+
+static bool mixes_fit(const cuda_chain *x) {
+  lm_type s = x->scan->body->args[0]->type;
+  for (int n = 0; n < x->mixes; n++) {
+    lm_type t = x->scan->body->args[x->m_of[n]]->type;
+    bool fits = t.rank == s.rank && x->i != x->j && has(t, x->i) && has(t, x->j) && !has(t, x->v);
+    for (int k = 0; fits && k < t.rank; k++)
+      fits = t.axis[k] == x->i || t.axis[k] == x->j || has(s, t.axis[k]);
+    if (!fits)
+      return false;
+  }
+  return true;
 }
 
 static bool axes_find(cuda_chain *x) {
@@ -84,16 +128,17 @@ static bool axes_find(cuda_chain *x) {
   lm_type p = x->scan->body->args[x->p]->type;
   lm_type q = x->scan->body->args[x->q]->type;
   x->v = lone_axis(s, p);
-  x->rows = x->j ? lm_axis_size(x->m, x->j) : 0;
+  x->rows = lm_axis_size(x->m, x->j);
   x->depth = lm_axis_size(x->m, x->k);
   x->cols = x->v ? lm_axis_size(x->m, x->v) : 0;
   x->steps = lm_axis_size(x->m, lm_scan_axis(x->scan));
   if (!x->v || x->v == x->k || s.dtype != LM_F32)
     return false;
-  if (lone_axis(p, s) != x->j || !lm_type_same_axes(p, q))
+  if (!factor_fits(x, p, x->i) || !factor_fits(x, q, x->j) || !mixes_fit(x))
     return false;
   x->points = lm_type_elements(x->m, s) / (x->depth * x->cols);
-  return row_fits(x);
+  return lm_axis_size(x->m, x->i) == x->rows && row_fits(x, x->row, x->j) &&
+         row_fits(x, x->entry, x->i);
 }
 
 // ---- the other operations
@@ -101,13 +146,20 @@ static bool axes_find(cuda_chain *x) {
 static bool is_of_points(const cuda_chain *x, lm_type t) {
   lm_type s = x->scan->body->args[0]->type;
   for (int i = 0; i < t.rank; i++)
-    if (t.axis[i] != x->j && !has(s, t.axis[i]))
+    if (t.axis[i] != x->i && t.axis[i] != x->j && !has(s, t.axis[i]))
       return false;
-  return !(has(t, x->j) && has(t, x->k));
+  return has(t, x->k) + has(t, x->j) + (x->i != x->j && has(t, x->i)) < 2;
+}
+
+static bool is_mix(const cuda_chain *x, const lm_op *op) {
+  for (int n = 0; n < x->mixes; n++)
+    if (op == x->mix[n])
+      return true;
+  return false;
 }
 
 static bool op_fits(const cuda_chain *x, const lm_op *op) {
-  if (op == x->read || op == x->update)
+  if (op == x->read || op == x->update || is_mix(x, op))
     return true;
   bool elementwise = lm_op_info_of(op)->traits & LM_T_ELEMENTWISE;
   bool moves = op->code == LM_OP_PERMUTE;
@@ -130,17 +182,39 @@ static bool result_fits(const cuda_chain *x, const lm_value *v) {
 }
 
 static bool is_tile(const cuda_chain *x, lm_type t) {
-  return has(t, x->v) && (has(t, x->j) || has(t, x->k));
+  return has(t, x->v) && (has(t, x->i) || has(t, x->j) || has(t, x->k));
+}
+
+static bool has_two(const cuda_chain *x, lm_type t) {
+  bool rows = has(t, x->i) || has(t, x->j);
+  return (has(t, x->i) && has(t, x->j) && x->i != x->j) || (rows && has(t, x->k)) || has(t, x->v);
+}
+
+bool cuda_chain_is_factor(const cuda_chain *x, uint32_t i) {
+  for (int n = 0; n < x->mixes; n++)
+    if (i == x->m_of[n])
+      return true;
+  return i == x->p || i == x->q;
 }
 
 bool cuda_chain_copies(const cuda_chain *x, uint32_t i) {
-  return i && (i == x->p || i == x->q || is_tile(x, x->scan->body->args[i]->type));
+  return i && (cuda_chain_is_factor(x, i) || is_tile(x, x->scan->body->args[i]->type));
+}
+
+lm_axis cuda_chain_row_axis(const cuda_chain *x, lm_type t) {
+  const lm_axis axes[] = {x->i, x->j, x->k};
+  for (size_t n = 0; n < LM_COUNT(axes); n++)
+    if (has(t, axes[n]) && (!is_last(t, axes[n]) || !has_two(x, t)))
+      return axes[n];
+  LM_BUG("a tile without rows");
 }
 
 static bool operand_fits(const cuda_chain *x, uint32_t i) {
   lm_type t = x->scan->body->args[i]->type;
   if (i == x->p || i == x->q)
     return is_last(t, x->k);
+  if (cuda_chain_is_factor(x, i))
+    return is_last(t, x->i) || is_last(t, x->j);
   if (!is_of_points(x, t))
     return false;
   if (is_tile(x, t))

@@ -90,12 +90,12 @@ static void wide_check(const char *text) {
   lm_buf_free(&all);
 }
 
-// The tiles of 64 columns take 116 KB, those of 32 fit into 99 KB of shared memory.
-static void small_memory_check(void) {
+// A kernel of a GPU with 99 KB of shared memory, whose tiles take so many bytes.
+static void small_memory_check(const char *case_text, int64_t least, int64_t most, bool ahead) {
   lm_buf text = {0};
   lm_ctx *ctx = lm_ctx_create();
   lm_plan_options target = RUN_OPTIONS();
-  const chain_case c = {"", "b = 4, h = 4, c = 3, j = 64, k = 128, v = 128", CHAIN_FORWARD, 4};
+  const chain_case c = {"", "b = 4, h = 4, c = 3, i = 64, j = 64, k = 128, v = 128", case_text, 4};
   chain_text(&c, &text);
   lm_module *m = parse_and_run_for(ctx, text.p, "decompose,cse,dce,fuse", &target.target);
   chain_kernels_make(m, "sm_120", c.units);
@@ -103,7 +103,9 @@ static void small_memory_check(void) {
   target.target.units = c.units;
   lm_plan *plan = lm_plan_build(m, &target);
   CHECK(plan && plan->n_kernels && plan->kernels[0].name[0] == 's');
-  CHECK(plan->kernels[0].launch.shared > 64 << 10 && plan->kernels[0].launch.shared < 99 << 10);
+  int64_t shared = plan->kernels[0].launch.shared;
+  CHECK(shared > least << 10 && shared <= most << 10);
+  CHECK(ahead == !!strstr(plan->kernels[0].source, "(1 - stage)"));
   lm_ctx_destroy(ctx);
   lm_buf_free(&text);
 }
@@ -119,7 +121,11 @@ int main(int argc, char **argv) {
       near_run(&near_cases[i], i);
   if (only)
     return 0;
-  small_memory_check();
+  // With 64 columns these take 116 KB, with 32 they fit.
+  small_memory_check(CHAIN_FORWARD, 64, 99, true);
+  // These fit with the tiles of one position alone.
+  small_memory_check(CHAIN_MIXED, 64, 99, false);
+  small_memory_check(CHAIN_MIXED_BACKWARD, 64, 99, false);
   wide_check(CHAIN_FORWARD);
   wide_check(CHAIN_BACKWARD);
 }

@@ -339,6 +339,24 @@ static const plant chain_plants[] = {
     {NULL, "+ t * ", "+ 0 * "}, // results of all positions at that of the first
 };
 
+static const chain_case mixed_shape = {
+    "planted", "b = 1, h = 1, c = 3, i = 32, j = 32, k = 32, v = 32", CHAIN_MIXED, 1};
+static const plant mixed_plants[] = {
+    {NULL, "lm_copies_wait(0);\n", "\n"},
+    {NULL, "(1 - stage)", "stage"},
+    // e of other warps is multiplied before they have stored it; then r
+    {NULL, "}\n    lm_barrier();\n    {\n      float o0", "}\n    {\n      float o0"},
+    {NULL, "}\n    lm_barrier();\n    float o0", "}\n    float o0"},
+};
+
+static const chain_case one_stage_shape = {
+    "planted", "b = 1, h = 1, c = 3, i = 64, j = 64, k = 256, v = 64", CHAIN_MIXED, 1};
+static const plant one_stage_plants[] = {
+    // the next tiles are copied over those that other warps multiply
+    {NULL, "lm_barrier();\n    {\n      LM_UNROLL_4", "{\n      LM_UNROLL_4"},
+    {NULL, "lm_copies_wait(0);\n", "\n"},
+};
+
 static char *chain_run(const void *shape, const plant *p, uint64_t *out_bits) {
   const chain_case *c = shape;
   lm_buf text = {0};
@@ -572,6 +590,8 @@ int main(void) {
   plants_run(mix_run, &mix_shape, mix_plants, LM_COUNT(mix_plants));
   plants_run(mix_run, &mix_vjp_shape, mix_vjp_plants, LM_COUNT(mix_vjp_plants));
   plants_run(chain_run, &chain_shape, chain_plants, LM_COUNT(chain_plants));
+  plants_run(chain_run, &mixed_shape, mixed_plants, LM_COUNT(mixed_plants));
+  plants_run(chain_run, &one_stage_shape, one_stage_plants, LM_COUNT(one_stage_plants));
   plants_run(states_run, &states_shape, states_plants, LM_COUNT(states_plants));
   plants_run(first_run, few_rows_shape, few_rows_plants, LM_COUNT(few_rows_plants));
   plants_run(first_run, split_shape, split_plants, LM_COUNT(split_plants));

@@ -1,10 +1,11 @@
-// chain_kernels.c - makes one kernel of a loop in which two GEMMs read and update the carry.
+// chain_kernels.c - makes one kernel of a loop in which GEMMs read and update the carry.
 //
 // before: %h, %s, %r = loop 16 over(chunk) %i carry(%c = %h0) {
-//           %k = at %keys, %i [0, 1]   %w = at %ws, %i [0, 1]   …
+//           %k = at %keys, %i [0, 1]   %m = at %ms, %i [0, 1]   %w = at %ws, %i [0, 1]   …
 //           %cb = kernel … (%c) { … cast … }
 //           %y = dot %k, %cb over(n)
-//           %rb = kernel … (%y, %own) { … add … cast … }
+//           %eb = kernel … (%y, %own) { … add … cast … }
+//           %z = dot %m, %eb over(i)   %rb = kernel … (%z) { … cast … }
 //           %u = dot %rb, %w over(j)
 //           %next = kernel … (%c, %whole, %u) { … mul … add … }
 //           yield %next, %cb, %rb
@@ -15,7 +16,7 @@
 //
 // The state of a delta rule (pass chunk_scan) is passed from chunk to chunk by such a loop, and its
 // cotangent by a reversed one. In the kernel a block has some columns of the state in registers,
-// all chunks long, instead of four kernels for each chunk that move it through memory.
+// all chunks long, instead of six kernels for each chunk that move it through memory.
 //
 // Declines: loops with other operations, or operands that do not have the loop's axis in front;
 // forms that lm_codegen.chains rejects. Cost: none.
@@ -66,7 +67,7 @@ static bool body_fits(const lm_op *loop) {
   for (uint32_t i = 0; i < yield->n_in; i++)
     if (yield->in[i]->region != loop->body)
       return false;
-  return dots == 2;
+  return dots >= 2;
 }
 
 static void kernel_copy(lm_builder *b, const lm_op *kernel, lm_value **map) {
