@@ -170,7 +170,7 @@ void lm_machine_inspect(lm_arena *a, lm_machine_findings *out) {
                            .what = lm_arena_printf(a, "%s, %s", lm_cpu_compiler_text(cpu, a),
                                                    cpu->compiler_version),
                            .gives = "kernels for the CPU: install gcc or clang, or name one in "
-                                    "LMC_CC"});
+                                    "LMC_CC, without options"});
   finding_add(out, (lm_finding){
                        .name = "onednn",
                        .found = true,

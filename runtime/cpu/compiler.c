@@ -11,14 +11,29 @@
 
 #include "runtime/cpu/process.h"
 
+typedef struct word {
+  const char *p;
+  size_t n; // 0: there is none
+} word;
+
+// The next word at *text, which moves behind it. Quotes around it may contain blanks.
+static word word_next(const char **text) {
+  static const char BLANKS[] = " \t";
+  const char *p = *text + strspn(*text, BLANKS);
+  bool quoted = *p == '"' || *p == '\'';
+  const char quote[] = {*p, 0};
+  p += quoted;
+  word w = {p, strcspn(p, quoted ? quote : BLANKS)};
+  *text = w.p + w.n + (quoted && w.p[w.n]);
+  return w;
+}
+
 int lm_cpu_compiler_call(const lm_cpu_info *cpu, lm_arena *a, const char *out[LM_COMPILER_WORDS]) {
   int n = 0;
+  const char *rest = cpu->compiler_words;
   out[n++] = cpu->compiler;
-  for (const char *p = cpu->compiler_words; *p && n < LM_COMPILER_WORDS; p += strspn(p, " \t")) {
-    size_t length = strcspn(p, " \t");
-    out[n++] = lm_arena_strndup(a, p, length);
-    p += length;
-  }
+  for (word w; n < LM_COMPILER_WORDS && (w = word_next(&rest)).n;)
+    out[n++] = lm_arena_strndup(a, w.p, w.n);
   return n;
 }
 
@@ -131,36 +146,59 @@ static lm_status version_find(const lm_cache *cache, lm_cpu_info *cpu) {
 
 // ---- the program
 
-static const char *compiler_name(void) {
-  const char *name = getenv("LMC_CC");
-  if (!name || !*name)
-    name = getenv("CC");
-  return name && *name ? name : "cc";
+// Sets *out to the name and returns the variable that it is from.
+static const char *compiler_name(const char **out) {
+  static const char *const variables[] = {"LMC_CC", "CC"};
+  for (size_t i = 0; i < LM_COUNT(variables); i++) {
+    *out = getenv(variables[i]);
+    if (*out && **out)
+      return variables[i];
+  }
+  *out = "cc";
+  return "PATH";
 }
 
 // A name with blanks is one path if a program of that name exists.
 static bool compiler_split(const char *name, lm_cpu_info *out) {
-  static const char BLANKS[] = " \t";
   if (lm_executable_find(name, out->compiler, sizeof out->compiler))
     return true;
   char first[sizeof out->compiler];
-  name += strspn(name, BLANKS);
-  size_t n = strcspn(name, BLANKS);
-  size_t rest = n + strspn(name + n, BLANKS);
-  bool fits = n < sizeof first && strlen(name + rest) < sizeof out->compiler_words;
-  if (!fits)
+  word w = word_next(&name);
+  name += strspn(name, " \t");
+  if (w.n >= sizeof first || strlen(name) >= sizeof out->compiler_words)
     return false;
-  snprintf(first, sizeof first, "%.*s", (int)n, name);
-  snprintf(out->compiler_words, sizeof out->compiler_words, "%s", name + rest);
+  snprintf(first, sizeof first, "%.*s", (int)w.n, w.p);
+  snprintf(out->compiler_words, sizeof out->compiler_words, "%s", name);
   return lm_executable_find(first, out->compiler, sizeof out->compiler);
 }
 
+// Options of the compiler could change the numbers of every kernel. Those of a program before it,
+// as in "env -u CPATH gcc", are that program's.
+static lm_status options_refuse(const char *variable, const char *name, const lm_cpu_info *cpu) {
+  const char *rest = cpu->compiler_words;
+  word last = {NULL, 0};
+  for (word w; (w = word_next(&rest)).n;)
+    last = w;
+  if (!last.n || *last.p != '-')
+    return NULL;
+  return lm_fail(LM_ENV,
+                 "%s is '%s', which ends with the option %.*s: set LMC_CC to the compiler alone, "
+                 "such as gcc, 'ccache gcc' or a path (quoted if it has blanks); lmc gives the "
+                 "options itself",
+                 variable, name, (int)last.n, last.p);
+}
+
 lm_status lm_cpu_compiler_find(const lm_cache *cache, lm_cpu_info *out) {
-  const char *name = compiler_name();
+  const char *name;
+  const char *variable = compiler_name(&name);
   out->compiler_words[0] = 0;
-  if (compiler_split(name, out))
+  bool found = compiler_split(name, out);
+  lm_status s = found ? options_refuse(variable, name, out) : NULL;
+  if (found && !s)
     return version_find(cache, out);
   out->compiler[0] = 0;
+  if (s)
+    return s;
   return lm_fail(LM_ENV, "no C compiler: '%s' is not in PATH; install gcc or clang, or set LMC_CC",
                  name);
 }

@@ -173,6 +173,13 @@ static void words_test(void) {
   CHECK(run(NULL) == KERNELS && run(NULL) == 0);
   setenv("LMC_CC", path, 1);
   CHECK(run(NULL) == KERNELS && run(NULL) == 0);
+  char quoted[600];
+  snprintf(quoted, sizeof quoted, "env '%s'", path);
+  setenv("LMC_CC", quoted, 1);
+  CHECK(run(NULL) == KERNELS && run(NULL) == 0);
+  snprintf(quoted, sizeof quoted, "\"%s\"", path);
+  setenv("LMC_CC", quoted, 1);
+  CHECK(run(NULL) == 0); // the same compiler
   unsetenv("LMC_CC");
   CHECK(!unlink(path));
 }
@@ -252,8 +259,10 @@ static void error_test(void) {
   CHECK_FAILS(lm_cpu_exec_create(&plan, NULL, &e), LM_ENV, "no-such-compiler");
   setenv("LMC_CC", "false", 1);
   CHECK_FAILS(lm_cpu_exec_create(&plan, NULL, &e), LM_ENV, "--version");
-  setenv("LMC_CC", "cc -frobnicate", 1);
+  setenv("LMC_CC", "cc -frobnicate cc", 1);
   CHECK_FAILS(lm_cpu_exec_create(&plan, NULL, &e), LM_ENV, "leave the options out of LMC_CC");
+  setenv("LMC_CC", "cc -Wl,-z,defs", 1);
+  CHECK_FAILS(lm_cpu_exec_create(&plan, NULL, &e), LM_ENV, "ends with the option -Wl,-z,defs");
   CHECK(files_each(".c", file_remove) == 0);
   compiler_make("*unit-*.c) kill -9 $$");
   CHECK_FAILS(lm_cpu_exec_create(&plan, NULL, &e), LM_ENV, "signal 9");
