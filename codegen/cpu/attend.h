@@ -9,6 +9,12 @@
 #include "codegen/common/gen.h"
 #include "codegen/cpu/cpu.h"
 
+enum {
+  // Tiles of s whose weights are computed at once, LM_TILES_MAX of tile_attend.h: their scores are
+  // half of the first-level cache.
+  CPU_ATTEND_TILES = 4
+};
+
 // Forms in which the GEMMs read an operand (tile_attend.h of the prelude).
 typedef enum cpu_attend_form {
   CPU_ROWS = 1,
@@ -30,6 +36,7 @@ typedef struct cpu_attend {
   lm_gen g; // for its arena, names and extents
   lm_attend_spec f;
   int64_t rows, cols;          // of a full tile
+  int64_t tiles;               // forward: of s, whose weights are computed at once
   cpu_attend_operand *operand; // by number
   bool any_bf16;               // some operand is
   lm_buf buffers;              // declarations at the start of the function
@@ -71,6 +78,9 @@ void cpu_attend_fills(cpu_attend *e, lm_buf *b, bool rows);
 void cpu_attend_call(cpu_attend *e, lm_buf *b, const char *name, int operand);
 const char *cpu_attend_form_name(cpu_attend *e, int operand, cpu_attend_form form);
 int64_t cpu_attend_sums_elements(const cpu_attend *e, int operand); // of sums [channels][t]
+// Stores such sums of a tile of t to `result`, whose rows are those of the operand.
+void cpu_attend_sums_store(cpu_attend *e, lm_buf *b, const char *sums, int operand,
+                           uint32_t result);
 // Transposes such sums into rows of t with the operand's row stride; returns the name of the
 // buffer.
 const char *cpu_attend_untranspose(cpu_attend *e, lm_buf *b, const char *sums, int operand);
@@ -81,8 +91,9 @@ const char *cpu_attend_tile_extent(cpu_attend *e, bool row);
 void cpu_attend_dots(cpu_attend *e, lm_buf *b); // p<i> = dot i of this tile
 // to[s][t] = dot of the operands `col` and `row`
 void cpu_attend_dot(cpu_attend *e, lm_buf *b, int col, int row, const char *to);
-// to[channels][t] += operand z
-void cpu_attend_sum_s(cpu_attend *e, lm_buf *b, int operand, const char *z, const char *to);
+// to[channels][t] += operand z, for `cols` positions of the tiles of a list.
+void cpu_attend_sum_s(cpu_attend *e, lm_buf *b, int operand, const char *list, const char *cols,
+                      const char *z, const char *to);
 // Skips the tile if the map says that it is masked. `full`: the tile needs no mask.
 void cpu_attend_map_check(cpu_attend *e, lm_buf *b);
 // Writes for (n) for (m) with the statements in col and tile, then `body`; empties both.
@@ -91,4 +102,6 @@ void cpu_attend_rows(cpu_attend *e, lm_buf *b); // the loop over m that fills th
 
 // ---- attend_vjp.c
 void cpu_attend_backward(cpu_attend *e, lm_buf *b); // text of one point
+// True if a result of attend_vjp is summed in f32 in the workspace, and then rounded.
+bool cpu_attend_sums_apart(const cpu_attend *e, uint32_t result);
 #endif

@@ -40,11 +40,11 @@ void cpu_attend_dot(cpu_attend *e, lm_buf *b, int col, int row, const char *to) 
                 to);
 }
 
-void cpu_attend_sum_s(cpu_attend *e, lm_buf *b, int operand, const char *z, const char *to) {
+void cpu_attend_sum_s(cpu_attend *e, lm_buf *b, int operand, const char *list, const char *cols,
+                      const char *z, const char *to) {
   cpu_attend_call(e, b, "lm_sum_s", operand);
-  lm_buf_printf(b, "cols, %lld, %lld, %s, %lld, %s, %s);\n", (long long)e->rows,
-                (long long)e->operand[operand].channels.size,
-                cpu_attend_form_name(e, operand, CPU_LHS_TRANSPOSED), (long long)e->cols, z, to);
+  lm_buf_printf(b, "%s, %lld, %lld, %s, %lld, %s, %s);\n", cols, (long long)e->rows,
+                (long long)e->operand[operand].channels.size, list, (long long)e->cols, z, to);
 }
 
 void cpu_attend_loops(cpu_attend *e, lm_buf *b, const char *body) {

@@ -3,14 +3,16 @@
 //
 // Operands with axis t are filled once for a tile of t. Operands with axis s are needed again by
 // the next tile of t and by the other heads of a group: as many of their tiles as fit are kept in
-// slots, each with the location in memory that it was filled from.
+// slots, each with the location in memory that it was filled from. If there are more tiles, the
+// first ones keep their slots and the others share the last few: if all shared all of them, a pass
+// over the tiles in order would find none again.
 #include "codegen/cpu/attend.h"
 #include "codegen/cpu/strip.h"
 
 enum {
   BF16_TILE = 32,        // sides of the tiles that the matrix unit multiplies
   LANES = 16,            // row strides are multiples of every vector width
-  KEPT_BYTES = 128 << 10 // limit for the slots of an operand
+  KEPT_BYTES = 384 << 10 // limit for the slots of an operand, on a thread's stack
 };
 // The letters differ from those that name values (attend_tile.c).
 static const struct {
@@ -168,7 +170,20 @@ static int64_t slots_of(const cpu_attend *e, const cpu_attend_operand *o) {
   return o->row || max_slots < 1 ? 1 : max_slots < tiles ? max_slots : tiles;
 }
 
-// Rows are always filled first. In f32 the rows are also the interleaved form.
+// The slot of the tile at s0.
+static const char *slot_of(const cpu_attend *e, const cpu_attend_operand *o) {
+  int64_t tiles = (lm_axis_size(e->f.m, e->f.s) + e->cols - 1) / e->cols;
+  int64_t shared = o->slots < CPU_ATTEND_TILES ? o->slots : CPU_ATTEND_TILES;
+  int64_t own = o->slots - shared;
+  const char *tile = lm_arena_printf(e->g.arena, "s0 / %lld", (long long)e->cols);
+  if (tiles <= o->slots)
+    return tile;
+  return lm_arena_printf(e->g.arena, "%s < %lld ? %s : %lld + %s %% %lld", tile, (long long)own,
+                         tile, (long long)own, tile, (long long)shared);
+}
+
+// Rows are always filled first. In f32 the rows are also the interleaved form. Zeros follow rows
+// that are shorter than their stride.
 static void buffers_declare(cpu_attend *e, int k) {
   cpu_attend_operand *o = &e->operand[k];
   const char *type = o->bf16 ? "lm_operand" : "float";
@@ -177,9 +192,11 @@ static void buffers_declare(cpu_attend *e, int k) {
     bool read = o->forms & FORMS[i].form;
     if (!(rows || read) || (FORMS[i].form == CPU_INTERLEAVED && !o->bf16))
       continue;
-    lm_buf_printf(&e->buffers, "%s %s%c%d[%lld] __attribute__((aligned(64))) = {0};\n", type,
-                  o->row || !read ? "" : "all_", FORMS[i].letter, k,
-                  (long long)(form_elements(e, o, FORMS[i].form) * (read ? o->slots : 1)));
+    bool kept = !o->row && read;
+    lm_buf_printf(&e->buffers, "%s %s%c%d[%lld] __attribute__((aligned(64)))%s;\n", type,
+                  kept ? "all_" : "", FORMS[i].letter, k,
+                  (long long)(form_elements(e, o, FORMS[i].form) * (read ? o->slots : 1)),
+                  kept && o->channels.size == o->row_stride ? "" : " = {0}");
   }
   if (!o->row)
     lm_buf_printf(&e->buffers, "int64_t from%d[%lld] = {0};\n", k, (long long)o->slots);
@@ -266,8 +283,7 @@ static void forms_fill(cpu_attend *e, lm_buf *b, int k) {
 static void kept_fill(cpu_attend *e, lm_buf *b, int k) {
   const cpu_attend_operand *o = &e->operand[k];
   lm_buf from = {0};
-  lm_buf_printf(b, "const int64_t slot%d = s0 / %lld %% %lld, first%d = 1 + ", k,
-                (long long)e->cols, (long long)o->slots, k);
+  lm_buf_printf(b, "const int64_t slot%d = %s, first%d = 1 + ", k, slot_of(e, o), k);
   cpu_attend_offset(e, &from, e->f.op->in[k]->type, "t0", "s0");
   lm_buf_printf(b, "%s;\n", lm_gen_take(&e->g, &from));
   for (size_t i = 0; i < LM_COUNT(FORMS); i++)
@@ -314,4 +330,42 @@ const char *cpu_attend_untranspose(cpu_attend *e, lm_buf *b, const char *sums, i
                 (long long)o->channels.size, (long long)e->rows, sums, (long long)e->rows, name,
                 (long long)o->row_stride);
   return name;
+}
+
+static void flat_store(cpu_attend *e, lm_buf *b, const char *rows, int operand, uint32_t result) {
+  const cpu_attend_operand *o = &e->operand[operand];
+  lm_type t = e->f.op->out[result]->type;
+  lm_buf at = {0};
+  lm_buf_puts(b, "for (int64_t i = 0; i < rows; i++) {\n");
+  const char *flat = cpu_attend_channel_loops(e, b, &o->channels);
+  cpu_attend_offset(e, &at, t, "t0 + i", "");
+  cpu_attend_channel_offset(e, &at, t, &o->channels);
+  const char *value =
+      lm_arena_printf(e->g.arena, "%s[i * %lld + %s]", rows, (long long)o->row_stride, flat);
+  lm_buf_printf(b, "r%u[%s] = %s;\n", result, lm_gen_take(&e->g, &at),
+                lm_gen_store_text(e->g.arena, (lm_dtype)t.dtype, value));
+  cpu_attend_close(b, o->channels.n + 1);
+}
+
+void cpu_attend_sums_store(cpu_attend *e, lm_buf *b, const char *sums, int operand,
+                           uint32_t result) {
+  const cpu_attend_operand *o = &e->operand[operand];
+  lm_type t = e->f.op->out[result]->type;
+  int64_t stride = cpu_attend_row_stride(e, t, &o->channels, e->f.t);
+  lm_buf at = {0};
+  cpu_attend_offset(e, &at, t, "t0", "");
+  const char *offset = lm_gen_take(&e->g, &at);
+  if (stride && t.dtype == LM_F32) {
+    lm_buf_printf(b, "lm_form_transposed_f32(%lld, rows, %s, %lld, r%u + %s, %lld);\n",
+                  (long long)o->channels.size, sums, (long long)e->rows, result, offset,
+                  (long long)stride);
+    return;
+  }
+  const char *rows = cpu_attend_untranspose(e, b, sums, operand);
+  if (stride && t.dtype == LM_BF16)
+    lm_buf_printf(b, "lm_rows_round(rows, %lld, %s, %lld, r%u + %s, %lld);\n",
+                  (long long)o->channels.size, rows, (long long)o->row_stride, result, offset,
+                  (long long)stride);
+  else
+    flat_store(e, b, rows, operand, result);
 }

@@ -6,9 +6,10 @@
 //   p = e^(x - lse)   dp = do v   g = p (factor dp - sum do o)
 //   dv += p do; with the region's derivative ds of g: dq += ds k, dk += ds q
 //
-// Results over t are accumulated in buffers over all of s. Results over s are added to memory that
-// belongs to the point alone, tile by tile in order, so the bits do not depend on threads. bf16
-// results are summed in f32 in the workspace and rounded when the point is done.
+// Results over t are accumulated in buffers over all of s, and stored if no other point of the
+// parallel axes has a part of them. Other results are added to memory that belongs to the point
+// alone, tile by tile in order, so the bits do not depend on threads. Those in bf16 are summed in
+// f32 in the workspace and rounded when the point is done.
 #include <string.h>
 #include "codegen/cpu/attend.h"
 
@@ -21,8 +22,26 @@ static int64_t row_stride_of(const cpu_attend *e, const lm_attend_sum *s) {
 
 // ---- results in memory
 
+// True if result i has a row for each t at each point of the parallel axes: a tile of t is the only
+// one that has a part of these rows, and stores them.
+static bool is_stored(const cpu_attend *e, int i) {
+  const lm_attend_sum *s = &e->f.sums[i];
+  lm_type t = result_type(e, i);
+  bool all = s->rows && s->other >= 0;
+  for (int k = 0; k < e->f.parallel.n; k++)
+    all &= lm_type_find(t, e->f.parallel.axis[k]) >= 0;
+  return all;
+}
+
 static bool rounded(const cpu_attend *e, int i) {
   return lm_dtype_is_half(result_type(e, i).dtype);
+}
+
+bool cpu_attend_sums_apart(const cpu_attend *e, uint32_t result) {
+  for (int i = 0; e->f.vjp && i < e->f.n_sums; i++)
+    if (e->f.sums[i].result == result)
+      return rounded(e, i) && !is_stored(e, i);
+  return false;
 }
 
 // The memory in which result i is summed.
@@ -96,8 +115,8 @@ static void store(cpu_attend *e, lm_buf *b, int i) {
   const char *sums = memory(e, i);
   unsigned result = e->f.sums[i].result;
   if (t == LM_BF16) {
-    lm_buf_printf(b, "%slm_rows_round(%s, %lld, %s + %s, r%u + %s, %lld);\n", p.loops, p.count,
-                  p.width, sums, p.offset, result, p.offset, p.stride);
+    lm_buf_printf(b, "%slm_rows_round(%s, %lld, %s + %s, %lld, r%u + %s, %lld);\n", p.loops,
+                  p.count, p.width, sums, p.offset, p.stride, result, p.offset, p.stride);
     return;
   }
   const char *at = lm_arena_printf(e->g.arena, "%s + i * %lld + j", p.offset, p.stride);
@@ -107,19 +126,33 @@ static void store(cpu_attend *e, lm_buf *b, int i) {
   lm_buf_printf(b, "r%u[%s] = %s;\n", result, at, lm_gen_store_text(e->g.arena, t, value));
 }
 
+// The distance of the rows of result i that lm_rows_add accepts; 0: it does not.
+static int64_t rows_apart(const cpu_attend *e, int i) {
+  const lm_attend_sum *s = &e->f.sums[i];
+  lm_axis a = s->rows ? e->f.t : e->f.s;
+  return s->other < 0 ? 0 : cpu_attend_row_stride(e, result_type(e, i), &s->channels, a);
+}
+
+// "f0 + ..., 128": the rows of result i that this tile adds to; "0, 0" if rows_apart is 0.
+static const char *rows_of_tile(cpu_attend *e, int i) {
+  lm_buf at = {0};
+  if (!rows_apart(e, i))
+    return "0, 0";
+  cpu_attend_offset(e, &at, result_type(e, i), "t0", "s0");
+  return lm_arena_printf(e->g.arena, "%s + %s, %lld", memory(e, i), lm_gen_take(&e->g, &at),
+                         (long long)rows_apart(e, i));
+}
+
 // Adds `from`, the part of result i from one tile, to memory.
 static void add(cpu_attend *e, lm_buf *b, int i, const char *from) {
   const lm_attend_sum *s = &e->f.sums[i];
   lm_type t = result_type(e, i);
-  int64_t stride =
-      s->other < 0 ? 0 : cpu_attend_row_stride(e, t, &s->channels, s->rows ? e->f.t : e->f.s);
   const char *positions = s->rows ? "rows" : "cols";
   lm_buf at = {0};
-  if (stride) {
-    cpu_attend_offset(e, &at, t, "t0", "s0");
-    lm_buf_printf(b, "lm_rows_add(%s, %lld, %s, %lld, %s + %s, %lld);\n", positions,
-                  (long long)s->channels.size, from, (long long)row_stride_of(e, s), memory(e, i),
-                  lm_gen_take(&e->g, &at), (long long)stride);
+  if (rows_apart(e, i)) {
+    lm_buf_printf(b, "lm_rows_add(%s, %lld, %s, %lld, %s);\n", positions,
+                  (long long)s->channels.size, from, (long long)row_stride_of(e, s),
+                  rows_of_tile(e, i));
     return;
   }
   lm_buf_printf(b, "for (int64_t i = 0; i < %s; i++) {\n", positions);
@@ -185,32 +218,42 @@ static void elements(cpu_attend *e, lm_buf *b) {
     lm_buf_puts(b, "}\n");
 }
 
-// Adds this tile to result i. A result over s accumulates in c<i> and is stored after all tiles of
+// Sums of a tile's elements alone.
+static void plain_sum(cpu_attend *e, lm_buf *b, const lm_attend_sum *s, const char *z,
+                      const char *c) {
+  long long rows = e->rows;
+  lm_buf_puts(b, "for (int64_t n = 0; n < cols; n++) {\n");
+  if (s->rows) {
+    lm_buf_printf(b, "for (int64_t m = 0; m < %lld; m++) %s[m] += %s[n * %lld + m];\n", rows, c, z,
+                  rows);
+  } else {
+    lm_buf_printf(b, "%s[n] = 0;\n", c);
+    lm_buf_printf(b, "for (int64_t m = 0; m < rows; m++) %s[n] += %s[n * %lld + m];\n", c, z, rows);
+  }
+  cpu_attend_close(b, 1);
+}
+
+// Adds this tile to result i. A result over t accumulates in c<i> and is stored after all tiles of
 // s.
 static void sum(cpu_attend *e, lm_buf *b, int i) {
   const lm_attend_sum *s = &e->f.sums[i];
-  long long rows = e->rows;
   const char *z = lm_arena_printf(e->g.arena, "z%d", tile_of(e, i));
   const char *c = lm_arena_printf(e->g.arena, "c%d", i);
-  if (s->other < 0 && s->rows) {
-    lm_buf_printf(b,
-                  "for (int64_t n = 0; n < cols; n++)\nfor (int64_t m = 0; m < %lld; m++) %s[m] += "
-                  "%s[n * %lld + m];\n",
-                  rows, c, z, rows);
-  } else if (s->other < 0) {
-    lm_buf_printf(b,
-                  "for (int64_t n = 0; n < cols; n++) {\n%s[n] = 0;\nfor (int64_t m = 0; m < rows; "
-                  "m++) %s[n] += %s[n * %lld + m];\n}\n",
-                  c, c, z, rows);
+  if (s->other < 0) {
+    plain_sum(e, b, s, z, c);
   } else if (s->rows) {
-    cpu_attend_sum_s(e, b, s->other, z, c);
+    const char *type = e->operand[s->other].bf16 ? "lm_operand" : "float";
+    const char *form = cpu_attend_form_name(e, s->other, CPU_LHS_TRANSPOSED);
+    const char *list = lm_arena_printf(e->g.arena, "(const %s *const[]){%s}", type, form);
+    cpu_attend_sum_s(e, b, s->other, list, "cols", z, c);
   } else {
     cpu_attend_call(e, b, "lm_sum_t", s->other);
-    lm_buf_printf(
-        b, "cols, rows, %lld, %lld, %s, %s, %lld, %s);\n", rows, (long long)s->channels.size, z,
-        cpu_attend_form_name(e, s->other, CPU_INTERLEAVED), (long long)row_stride_of(e, s), c);
+    lm_buf_printf(b, "cols, rows, %lld, %lld, %s, ", (long long)e->rows,
+                  (long long)s->channels.size, z);
+    lm_buf_printf(b, "%s, %lld, %s, %s);\n", cpu_attend_form_name(e, s->other, CPU_INTERLEAVED),
+                  (long long)row_stride_of(e, s), c, rows_of_tile(e, i));
   }
-  if (!s->rows)
+  if (!s->rows && !rows_apart(e, i))
     add(e, b, i, c);
 }
 
@@ -280,7 +323,9 @@ static void row_results(cpu_attend *e, lm_buf *b) {
   for (int i = 0; i < e->f.n_sums; i++) {
     const lm_attend_sum *s = &e->f.sums[i];
     const char *c = lm_arena_printf(e->g.arena, "c%d", i);
-    if (s->rows)
+    if (is_stored(e, i))
+      cpu_attend_sums_store(e, b, c, s->other, s->result);
+    else if (s->rows)
       add(e, b, i, s->other < 0 ? c : cpu_attend_untranspose(e, b, c, s->other));
   }
 }
@@ -329,7 +374,8 @@ void cpu_attend_backward(cpu_attend *e, lm_buf *b) {
   buffers(e);
   tile_backward(e, &tile);
   for (int i = 0; i < e->f.n_sums; i++)
-    zero(e, b, i);
+    if (!is_stored(e, i))
+      zero(e, b, i);
   int loops = inner_loops(e, b);
   lm_buf_add(b, e->point.p, e->point.n);
   lm_buf_printf(b, "for (int64_t t0 = 0; t0 < %s; t0 += %lld) {\nconst int64_t rows = %s;\n", t,
@@ -342,7 +388,7 @@ void cpu_attend_backward(cpu_attend *e, lm_buf *b) {
   row_results(e, b);
   cpu_attend_close(b, loops + 1);
   for (int i = 0; i < e->f.n_sums; i++)
-    if (rounded(e, i))
+    if (rounded(e, i) && !is_stored(e, i))
       store(e, b, i);
   lm_buf_free(&tile);
 }

@@ -78,53 +78,89 @@ LM_INLINE lm_lanes lm_pairs_dot(lm_lanes a, lm_lanes b, lm_lanes c) {
 #endif
 }
 
-// c (+)= a b for `rows` rows and `vectors` vectors, both constants; rows of a are a_row apart.
-LM_INLINE void lm_tile_block(int rows, int vectors, int64_t n, const float *a, int64_t a_row,
-                             const float *b, int64_t b_row, float *c, int64_t c_row, int add) {
-  lm_lanes sum[LM_BLOCK][2];
-  LM_UNROLL(8)
-  for (int i = 0; i < rows; i++)
+// How a GEMM of tiles treats the result's elements in memory.
+enum {
+  LM_SUM_STORE, // sums replace them
+  LM_SUM_FROM,  // sums begin with them
+  LM_SUM_ADD    // sums are added to them
+};
+
+// The left operand of a GEMM, in rows `row` apart. After `depth` elements along k, the next ones
+// are those `step` after the first.
+typedef struct lm_tile_left {
+  const float *first;
+  int64_t row, depth, step;
+} lm_tile_left;
+
+// The next row of C. The compiler cannot look through it: it would keep the distances of all rows
+// in registers that it lacks.
+LM_INLINE float *lm_row_next(float *c, int64_t row) {
+  c += row;
+  __asm__("" : "+r"(c));
+  return c;
+}
+
+// c = a b for `rows` rows and `vectors` vectors; these and `mode` are constants.
+LM_INLINE void lm_tile_block(int rows, int vectors, int64_t n, lm_tile_left a, const float *b,
+                             int64_t b_row, float *c, int64_t c_row, const int mode) {
+  lm_lanes sum[LM_BLOCK][2] = {{{0}}};
+  float *at = c;
+  if (mode == LM_SUM_FROM)
+    LM_UNROLL(8)
+  for (int i = 0; i < rows; i++, at = lm_row_next(at, c_row))
     LM_UNROLL(2)
   for (int j = 0; j < vectors; j++)
-    sum[i][j] = add ? *(const lm_lanes *)(c + i * c_row + j * LM_LANES) : (lm_lanes){0};
-  for (int64_t k = 0; k < n; k++) {
-    lm_lanes x[2];
-    LM_UNROLL(2)
-    for (int j = 0; j < vectors; j++)
-      x[j] = *(const lm_lanes *)(b + k * b_row + j * LM_LANES);
-    LM_UNROLL(8)
-    for (int i = 0; i < rows; i++)
+    sum[i][j] = *(const lm_lanes *)(at + j * LM_LANES);
+  for (; n > 0; n -= a.depth, a.first += a.step) {
+    const float *left = a.first;
+    const float *end = left + lm_min64(n, a.depth);
+    for (; left < end; left++, b += b_row) {
+      lm_lanes x[2];
       LM_UNROLL(2)
-    for (int j = 0; j < vectors; j++)
-      sum[i][j] = lm_lanes_fma(LM_LANES_OF(a[i * a_row + k]), x[j], sum[i][j]);
+      for (int j = 0; j < vectors; j++)
+        x[j] = *(const lm_lanes *)(b + j * LM_LANES);
+      LM_UNROLL(8)
+      for (int i = 0; i < rows; i++)
+        LM_UNROLL(2)
+      for (int j = 0; j < vectors; j++)
+        sum[i][j] = lm_lanes_fma(LM_LANES_OF(left[i * a.row]), x[j], sum[i][j]);
+    }
   }
   LM_UNROLL(8)
-  for (int i = 0; i < rows; i++)
+  for (int i = 0; i < rows; i++, c = lm_row_next(c, c_row))
     LM_UNROLL(2)
-  for (int j = 0; j < vectors; j++)
-    *(lm_lanes *)(c + i * c_row + j * LM_LANES) = sum[i][j];
+  for (int j = 0; j < vectors; j++) {
+    lm_lanes *to = (lm_lanes *)(c + j * LM_LANES);
+    if (mode == LM_SUM_ADD)
+      sum[i][j] += *to;
+    *to = sum[i][j];
+  }
 }
 
-LM_INLINE void lm_tile_rows(int rows, int64_t width, int64_t n, const float *a, int64_t a_row,
-                            const float *b, int64_t b_row, float *c, int64_t c_row, int add) {
+LM_INLINE void lm_tile_rows(int rows, int64_t width, int64_t n, lm_tile_left a, const float *b,
+                            int64_t b_row, float *c, int64_t c_row, const int mode) {
   int64_t j = 0;
   for (; j + 2 * LM_LANES <= width; j += 2 * LM_LANES)
-    lm_tile_block(rows, 2, n, a, a_row, b + j, b_row, c + j, c_row, add);
+    lm_tile_block(rows, 2, n, a, b + j, b_row, c + j, c_row, mode);
   if (j < width)
-    lm_tile_block(rows, 1, n, a, a_row, b + j, b_row, c + j, c_row, add);
+    lm_tile_block(rows, 1, n, a, b + j, b_row, c + j, c_row, mode);
 }
 
-// c[i][j] (+)= sum over k < n of a[i][k] * b[k][j] for i < rows and j < width, a multiple of
+// c[i][j] = sum over k < n of a[i][k] * b[k][j] for i < rows and j < width, a multiple of
 // LM_LANES. If `rows` is odd, one row more is read and written.
-static __attribute__((noinline)) void lm_tile_gemm(int64_t rows, int64_t width, int64_t n,
-                                                   const float *a, int64_t a_row, const float *b,
-                                                   int64_t b_row, float *c, int64_t c_row,
-                                                   int add) {
-  int64_t i = 0;
-  for (; i + LM_BLOCK <= rows; i += LM_BLOCK)
-    lm_tile_rows(LM_BLOCK, width, n, a + i * a_row, a_row, b, b_row, c + i * c_row, c_row, add);
-  for (; i < rows; i += 2)
-    lm_tile_rows(2, width, n, a + i * a_row, a_row, b, b_row, c + i * c_row, c_row, add);
+LM_INLINE void lm_tile_gemm(int64_t rows, int64_t width, int64_t n, lm_tile_left a, const float *b,
+                            int64_t b_row, float *c, int64_t c_row, const int mode) {
+  // Two rows have too few sums to hide the latency of multiply-adds, four have enough.
+  int64_t left = rows;
+  for (; left >= LM_BLOCK && (LM_BLOCK != 6 || left != 8); left -= LM_BLOCK) {
+    lm_tile_rows(LM_BLOCK, width, n, a, b, b_row, c, c_row, mode);
+    a.first += LM_BLOCK * a.row;
+    c += LM_BLOCK * c_row;
+  }
+  for (; left >= 4; left -= 4, a.first += 4 * a.row, c += 4 * c_row)
+    lm_tile_rows(4, width, n, a, b, b_row, c, c_row, mode);
+  for (; left > 0; left -= 2, a.first += 2 * a.row, c += 2 * c_row)
+    lm_tile_rows(2, width, n, a, b, b_row, c, c_row, mode);
 }
 
 // ---- operands of large GEMMs

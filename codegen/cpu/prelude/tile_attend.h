@@ -13,7 +13,7 @@
 // neighbours along the reduction share 32 bits, and Z is rounded to bf16. Sums are f32.
 
 // Rows of `channels` numbers in memory, which are `stride` apart: copied from it, added to it,
-// cleared, and rounded from rows of f32 with the same stride. A copy prefetches the rows of the
+// cleared, and rounded from rows of f32. A copy prefetches the rows of the
 // next tile into the second-level cache: at their distances the processor does not.
 static __attribute__((noinline)) void lm_rows_copy(int64_t positions, int64_t channels,
                                                    const float *from, int64_t stride, float *to,
@@ -38,12 +38,12 @@ static __attribute__((noinline)) void lm_rows_clear(int64_t positions, int64_t c
     __builtin_memset(to + i * stride, 0, (uint64_t)channels * sizeof *to);
 }
 static __attribute__((noinline)) void lm_rows_round(int64_t positions, int64_t channels,
-                                                    const float *from, uint16_t *to,
-                                                    int64_t stride) {
+                                                    const float *from, int64_t stride_row,
+                                                    uint16_t *to, int64_t stride) {
   for (int64_t i = 0; i < positions; i++)
 #pragma omp simd
     for (int64_t j = 0; j < channels; j++)
-      to[i * stride + j] = lm_bf16_round(from[i * stride + j]);
+      to[i * stride + j] = lm_bf16_round(from[i * stride_row + j]);
 }
 
 // ---- f32
@@ -73,23 +73,51 @@ static __attribute__((noinline)) void lm_form_transposed_f32(int64_t positions, 
 #define lm_form_lhs_transposed_f32 lm_form_transposed_f32
 
 // z = rows x transposed, reduced over channels, of the first `cols` rows
-LM_INLINE void lm_dot_f32(int64_t cols, int64_t side, int64_t channels, const float *rows,
-                          int64_t stride_row, const float *transposed, float *z) {
-  lm_tile_gemm(cols, side, channels, rows, stride_row, transposed, side, z, side, 0);
+static __attribute__((noinline)) void lm_dot_f32(int64_t cols, int64_t side, int64_t channels,
+                                                 const float *rows, int64_t stride_row,
+                                                 const float *transposed, float *z) {
+  lm_tile_left a = {rows, stride_row, channels, 0};
+  lm_tile_gemm(cols, side, channels, a, transposed, side, z, side, LM_SUM_STORE);
 }
-// c[channels][t] += lhs_transposed x z, reduced over the first `cols` positions of s; `positions`
-// is the row stride of lhs_transposed
-LM_INLINE void lm_sum_s_f32(int64_t cols, int64_t side, int64_t channels,
-                            const float *lhs_transposed, int64_t positions, const float *z,
-                            float *c) {
-  lm_tile_gemm(channels, side, cols, lhs_transposed, positions, z, side, c, side, 1);
+// The number of tiles at the beginning of a list that are equally far apart.
+LM_INLINE int64_t lm_tiles_run(const void *const *tile, int64_t count) {
+  int64_t n = count < 2 ? count : 2;
+  while (n < count && (const char *)tile[n] - (const char *)tile[n - 1] ==
+                          (const char *)tile[1] - (const char *)tile[0])
+    n++;
+  return n;
 }
-// c[s][stride_row] = z x interleaved, reduced over the first `rows` positions of t
-LM_INLINE void lm_sum_t_f32(int64_t cols, int64_t rows, int64_t side, int64_t channels,
-                            const float *z, const float *interleaved, int64_t stride_row,
-                            float *c) {
-  lm_tile_gemm(cols, (channels + LM_LANES - 1) / LM_LANES * LM_LANES, rows, z, side, interleaved,
-               stride_row, c, stride_row, 0);
+// c[channels][t] += lhs_transposed x z, reduced over the first `cols` positions of s, which are
+// those of a list of tiles. Each tile has `positions` positions, the last may have fewer; that is
+// also the row stride of lhs_transposed.
+static __attribute__((noinline)) void lm_sum_s_f32(int64_t cols, int64_t side, int64_t channels,
+                                                   const float *const *lhs_transposed,
+                                                   int64_t positions, const float *z, float *c) {
+  int64_t count = (cols + positions - 1) / positions;
+  for (int64_t k = 0, run; k < count; k += run) {
+    run = lm_tiles_run((const void *const *)lhs_transposed + k, count - k);
+    int64_t step = run > 1 ? lhs_transposed[k + 1] - lhs_transposed[k] : 0;
+    lm_tile_left a = {lhs_transposed[k], positions, positions, step};
+    lm_tile_gemm(channels, side, lm_min64(cols - k * positions, run * positions), a,
+                 z + k * positions * side, side, c, side, LM_SUM_FROM);
+  }
+}
+// c[s][stride_row] = z x interleaved, reduced over the first `rows` positions of t. If `to` is not
+// null, the first `channels` elements of each row are added to rows of `to`, which are `stride`
+// apart, and those of c are undefined.
+static __attribute__((noinline)) void lm_sum_t_f32(int64_t cols, int64_t rows, int64_t side,
+                                                   int64_t channels, const float *z,
+                                                   const float *interleaved, int64_t stride_row,
+                                                   float *c, float *to, int64_t stride) {
+  lm_tile_left a = {z, side, rows, 0};
+  if (to && channels % LM_LANES == 0 && cols % 2 == 0) {
+    lm_tile_gemm(cols, channels, rows, a, interleaved, stride_row, to, stride, LM_SUM_ADD);
+    return;
+  }
+  lm_tile_gemm(cols, (channels + LM_LANES - 1) / LM_LANES * LM_LANES, rows, a, interleaved,
+               stride_row, c, stride_row, LM_SUM_STORE);
+  if (to)
+    lm_rows_add(cols, channels, c, stride_row, to, stride);
 }
 
 // ---- bf16, widened
@@ -118,7 +146,8 @@ LM_INLINE void lm_form_interleaved_bf16(const lm_operand *from, int64_t stride_r
 typedef uint16_t lm_operand;
 enum {
   // Bytes of a row of Z in f32, and of a pair of rows of bf16.
-  LM_TILE_BYTES = 4 * LM_SIDE
+  LM_TILE_BYTES = 4 * LM_SIDE,
+  LM_TILES_MAX = 4 // of keys that are summed at once
 };
 
 LM_INLINE lm_operand lm_operand_of(uint16_t h) {
@@ -133,42 +162,58 @@ LM_INLINE void lm_unit_end(lm_unit *x) {
   LM_AMX_END(x);
 }
 #define lm_unit_sum lm_amx_sum
+enum {
+  LM_UNIT_ADDS = 0 // the mode LM_SUM_ADD is available
+};
 #else
+enum {
+  LM_UNIT_ADDS = 1
+};
 typedef struct lm_unit {
   char none;
 } lm_unit;
 #define lm_unit_begin(X) ((void)(X))
 #define lm_unit_end(X) ((void)(X))
 
-// c (+)= a b as lm_amx_sum: LM_BLOCK rows of C stay in registers.
-static __attribute__((noinline)) void lm_unit_sum(lm_unit *x, int64_t steps, lm_squares_at a,
-                                                  lm_squares_at b, float *c, int64_t row, int add) {
-  for (int64_t i = 0; i < LM_SIDE; i += LM_BLOCK, c += LM_BLOCK * row) {
-    const char *rows = (const char *)a.first + i / LM_SQUARE * a.other + i % LM_SQUARE * a.row;
-    const char *left = b.first;
-    lm_lanes sum[LM_BLOCK][2];
+// LM_BLOCK rows of C, which stay in registers. `mode` is a constant.
+LM_INLINE void lm_unit_block(int64_t steps, const char *rows, const lm_squares_at *a,
+                             const lm_squares_at *b, float *c, int64_t row, const int mode) {
+  const char *left = b->first;
+  float *from = c;
+  lm_lanes sum[LM_BLOCK][2] = {{{0}}};
+  if (mode == LM_SUM_FROM)
     LM_UNROLL(8)
-    for (int j = 0; j < LM_BLOCK; j++) {
-      sum[j][0] = add ? *(const lm_lanes *)(c + j * row) : (lm_lanes){0};
-      sum[j][1] = add ? *(const lm_lanes *)(c + j * row + LM_LANES) : (lm_lanes){0};
-    }
-    for (int64_t k = 0; k < steps; k++, rows += a.step, left += b.step)
-      for (int64_t p = 0; p < LM_SQUARE; p++) {
-        lm_lanes y = *(const lm_lanes *)(left + p * b.row);
-        lm_lanes z = *(const lm_lanes *)(left + p * b.row + b.other);
-        LM_UNROLL(8)
-        for (int j = 0; j < LM_BLOCK; j++) {
-          lm_lanes v = LM_LANES_OF(*(const lm_pair *)(rows + j * a.row + 4 * p));
-          sum[j][0] = lm_pairs_dot(v, y, sum[j][0]);
-          sum[j][1] = lm_pairs_dot(v, z, sum[j][1]);
-        }
-      }
-    LM_UNROLL(8)
-    for (int j = 0; j < LM_BLOCK; j++) {
-      *(lm_lanes *)(c + j * row) = sum[j][0];
-      *(lm_lanes *)(c + j * row + LM_LANES) = sum[j][1];
-    }
+  for (int j = 0; j < LM_BLOCK; j++, from = lm_row_next(from, row)) {
+    sum[j][0] = *(const lm_lanes *)from;
+    sum[j][1] = *(const lm_lanes *)(from + LM_LANES);
   }
+  for (int64_t k = 0; k < steps; k++, rows += a->step, left += b->step)
+    for (int64_t p = 0; p < LM_SQUARE; p++) {
+      lm_lanes y = *(const lm_lanes *)(left + p * b->row);
+      lm_lanes z = *(const lm_lanes *)(left + p * b->row + sizeof y);
+      LM_UNROLL(8)
+      for (int j = 0; j < LM_BLOCK; j++) {
+        lm_lanes v = LM_LANES_OF(*(const lm_pair *)(rows + j * a->row + 4 * p));
+        sum[j][0] = lm_pairs_dot(v, y, sum[j][0]);
+        sum[j][1] = lm_pairs_dot(v, z, sum[j][1]);
+      }
+    }
+  LM_UNROLL(8)
+  for (int j = 0; j < LM_BLOCK; j++, c = lm_row_next(c, row)) {
+    if (mode == LM_SUM_ADD) {
+      sum[j][0] += *(const lm_lanes *)c;
+      sum[j][1] += *(const lm_lanes *)(c + LM_LANES);
+    }
+    *(lm_lanes *)c = sum[j][0];
+    *(lm_lanes *)(c + LM_LANES) = sum[j][1];
+  }
+}
+// c = a b as lm_amx_sum, in any mode of lm_tile_gemm, a constant.
+LM_INLINE void lm_unit_sum(lm_unit *x, int64_t steps, lm_squares_at a, lm_squares_at b, float *c,
+                           int64_t row, const int mode) {
+  const char *rows = a.first;
+  for (int64_t i = 0; i < LM_SIDE; i += LM_BLOCK, rows += LM_BLOCK * a.row, c += LM_BLOCK * row)
+    lm_unit_block(steps, rows, &a, &b, c, row, mode);
 }
 #endif
 
@@ -222,7 +267,7 @@ LM_INLINE void lm_z_rows(int64_t rows, const float *z, lm_operand *to) {
       to[m] = 0;
   }
 }
-// to: [pair of s][t], zeros from `cols` on
+// to: [pair of s][t], zeros from `cols` to the next multiple of LM_SIDE
 LM_INLINE void lm_z_pairs(int64_t cols, const float *z, lm_operand *to) {
   enum {
     PAIR = 2 * LM_SIDE
@@ -233,7 +278,7 @@ LM_INLINE void lm_z_pairs(int64_t cols, const float *z, lm_operand *to) {
   for (int m = 0; m < LM_SIDE; m += 16)
     *(lm_bf16_wide *)(to + 2 * m) =
         lm_bf16_wide_interleave(*(const lm_wide *)(z + m), *(const lm_wide *)(z + LM_SIDE + m));
-  for (; n < LM_SIDE; n += 2, z += PAIR, to += PAIR)
+  for (; n % LM_SIDE || n < cols; n += 2, z += PAIR, to += PAIR)
     for (int m = 0; m < LM_SIDE; m += 16)
       *(lm_bf16_wide *)(to + 2 * m) =
           n < cols ? lm_bf16_wide_interleave(*(const lm_wide *)(z + m), (lm_wide){0})
@@ -250,30 +295,44 @@ static __attribute__((noinline)) void lm_dot_bf16(lm_unit *x, int64_t cols, int6
                                                   float *z) {
   lm_squares_at a = {rows, 2 * stride_row, 32 * stride_row, 64},
                 b = {transposed, LM_TILE_BYTES, 64, 16 * LM_TILE_BYTES};
-  lm_unit_sum(x, lm_square_count(channels), a, b, z, side, 0);
+  lm_unit_sum(x, lm_square_count(channels), a, b, z, side, LM_SUM_STORE);
 }
 static __attribute__((noinline)) void lm_sum_s_bf16(lm_unit *x, int64_t cols, int64_t side,
                                                     int64_t channels,
-                                                    const lm_operand *lhs_transposed,
+                                                    const lm_operand *const *lhs_transposed,
                                                     int64_t positions, const float *z, float *c) {
-  lm_operand rounded[LM_SIDE * LM_SIDE] __attribute__((aligned(64)));
-  lm_squares_at b = {rounded, LM_TILE_BYTES, 64, 0};
+  lm_operand rounded[LM_TILES_MAX * LM_SIDE * LM_SIDE] __attribute__((aligned(64)));
+  int64_t count = (cols + LM_SIDE - 1) / LM_SIDE;
   lm_z_pairs(cols, z, rounded);
-  for (int64_t j = 0; j < channels; j += LM_SIDE)
-    lm_unit_sum(x, 1,
-                (lm_squares_at){lhs_transposed + j * positions, 2 * positions, 32 * positions, 0},
-                b, c + j * side, side, 1);
+  for (int64_t k = 0, run; k < count; k += run) {
+    run = lm_tiles_run((const void *const *)lhs_transposed + k, count - k);
+    int64_t step = run > 1 ? 2 * (lhs_transposed[k + 1] - lhs_transposed[k]) : 0;
+    lm_squares_at a = {lhs_transposed[k], 2 * positions, 32 * positions, step};
+    lm_squares_at b = {rounded + k * LM_SIDE * LM_SIDE, LM_TILE_BYTES, 64, 16 * LM_TILE_BYTES};
+    for (int64_t j = 0; j < channels; j += LM_SIDE) {
+      lm_unit_sum(x, run, a, b, c + j * side, side, LM_SUM_FROM);
+      a.first = (const lm_operand *)a.first + LM_SIDE * positions;
+    }
+  }
 }
 static __attribute__((noinline)) void lm_sum_t_bf16(lm_unit *x, int64_t cols, int64_t rows,
                                                     int64_t side, int64_t channels, const float *z,
                                                     const lm_operand *interleaved,
-                                                    int64_t stride_row, float *c) {
+                                                    int64_t stride_row, float *c, float *to,
+                                                    int64_t stride) {
   lm_operand rounded[LM_SIDE * LM_SIDE] __attribute__((aligned(64)));
   lm_squares_at a = {rounded, LM_TILE_BYTES / 2, 16 * LM_TILE_BYTES / 2, 0};
+  int adds = LM_UNIT_ADDS && to && cols == LM_SIDE && channels % LM_SIDE == 0;
   lm_z_rows(rows, z, rounded);
-  for (int64_t j = 0; j < channels; j += LM_SIDE)
-    lm_unit_sum(x, 1, a, (lm_squares_at){interleaved + 2 * j, 4 * stride_row, 64, 0}, c + j,
-                stride_row, 0);
+  for (int64_t j = 0; j < channels; j += LM_SIDE) {
+    lm_squares_at b = {interleaved + 2 * j, 4 * stride_row, 64, 0};
+    if (adds)
+      lm_unit_sum(x, 1, a, b, to + j, stride, LM_SUM_ADD);
+    else
+      lm_unit_sum(x, 1, a, b, c + j, stride_row, LM_SUM_STORE);
+  }
+  if (to && !adds)
+    lm_rows_add(cols, channels, c, stride_row, to, stride);
 }
 #endif
 
@@ -357,17 +416,19 @@ LM_INLINE lm_lanes lm_lanes_e4m3(lm_lanes p) {
   return (p + to) - to;
 }
 
-// Whether no query of a tile sees a key of it (`shown`), and all have seen one before: their
-// maximum is the score of a visible key.
-LM_INLINE int lm_tile_is_hidden(int64_t rows, const int32_t *shown, const float *top) {
+// Whether no query of a tile sees a key of it (`shown`), and all have seen one before (`seen`): it
+// would add zeros. Otherwise notes which queries see one.
+LM_INLINE int lm_tile_is_hidden(int64_t rows, const int32_t *shown, int32_t *seen) {
   int hidden = 1;
   for (int64_t i = 0; i < rows; i++)
-    hidden &= !shown[i] & (top[i] > -1e29f);
+    hidden &= seen[i] & ~shown[i];
+  for (int64_t i = 0; i < rows; i++)
+    seen[i] |= shown[i];
   return hidden;
 }
 
-// Adds a tile of scores, z times a positive number, to the online softmax of each t: updates top,
-// the maximum score, and sum, the sum of e^(score - top); x becomes e^(score - top). Returns
+// Adds scores of `cols` keys, z times a positive number, to the online softmax of each t: updates
+// top, the maximum score, and sum, the sum of e^(score - top); x becomes e^(score - top). Returns
 // whether earlier sums must be multiplied by `scale`. `side` is a multiple of the vector width. x
 // may be z. With `rounds`, lm_binade_of(top) is subtracted instead of top, and x becomes e4m3.
 LM_INLINE int lm_softmax_any(int64_t cols, int64_t side, const float *z, float times, float *x,
