@@ -364,6 +364,38 @@ lm_status lm_resume_tokenizer(const lm_session *s, lm_resumption *x) {
   return NULL;
 }
 
+// ---- the data
+
+static bool data_change_accepted(const lm_resumption *x) {
+  for (uint32_t i = 0; i < x->history.n; i++) {
+    const lm_history_entry *e = &x->history.v[i];
+    bool of_data = lm_recipe_key_under(e->key, "data") || !strcmp(e->key, "seed");
+    if (of_data && e->step == x->was.step)
+      return true;
+  }
+  return false;
+}
+
+lm_status lm_resume_other_data(const lm_session *s, lm_resumption *x, const char *path) {
+  static const char KEY[] = "data.source";
+  if (data_change_accepted(x))
+    return NULL; // and it changes the documents
+  if (!is_accepted(&x->wanted, KEY))
+    return lm_fail(LM_USER,
+                   "%s cannot be resumed: the content of its data has changed since step %lld, so "
+                   "some rows would be used twice and some never\n  to resume with the new data: "
+                   "%s %s; to begin another run: --out DIR",
+                   path, (long long)x->was.step, CHANGE, KEY);
+  entry_add(s, x,
+            (lm_history_entry){
+                .option = CHANGE,
+                .key = KEY,
+                .was = "other content",
+                .is = "the present content",
+            });
+  return NULL;
+}
+
 // ---- frozen parameters
 
 lm_status lm_resume_base(const lm_session *s, lm_resumption *x) {

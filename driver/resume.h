@@ -43,6 +43,9 @@ lm_status lm_resume_find(lm_session *s, const char *dir, const lm_resume_choice 
 // it with the tokenizer that the checkpoint was trained with. LM_USER for a difference that
 // `--change data.tokenizer` does not accept.
 lm_status lm_resume_tokenizer(const lm_session *s, lm_resumption *x);
+// The texts or batches themselves have changed since the checkpoint of `path`. LM_USER, unless
+// `--change data.source`, or another accepted change of the data or of the seed, permits it.
+lm_status lm_resume_other_data(const lm_session *s, lm_resumption *x, const char *path);
 // s: a compiled session. Adds the frozen parameters' origin to the fingerprint. LM_USER if the
 // checkpoint was trained on others.
 lm_status lm_resume_base(const lm_session *s, lm_resumption *x);

@@ -132,6 +132,11 @@ static lm_status samples_check(lm_training *x) {
 
 // ---- callbacks of the run
 
+static lm_status other_data(void *user, const char *path) {
+  lm_training *x = user;
+  return lm_resume_other_data(&x->s, &x->resumption, path);
+}
+
 static lm_status begin(void *user) {
   lm_training *x = user;
   if (!x->dir)
@@ -404,6 +409,7 @@ static void run_options_fill(lm_training *x) {
                               lm_compiled_peak(&s->compiled, lm_exec_threads(s->execution.exec))
                         : 0};
   x->o.begin = begin;
+  x->o.other_data = other_data;
   x->o.warn = warn;
   x->o.after_step = after_step;
   x->o.user = x;

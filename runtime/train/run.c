@@ -82,21 +82,29 @@ static void mesh_compare(const lm_run *r, const char *path) {
                        path, (long long)r->state.step, *was ? was : "1 rank", *is ? is : "1 rank"));
 }
 
+static lm_status data_compare(const lm_run *r, const char *path) {
+  uint64_t key;
+  LM_TRY(lm_run_data_key(r, &key));
+  if (!r->state.data || r->state.data == key)
+    return NULL;
+  if (r->o->other_data)
+    LM_TRY(r->o->other_data(r->o->user, path));
+  lm_run_warn(
+      r, lm_arena_printf(r->arena,
+                         "%s: the data differs from the data that this run was trained on up to "
+                         "step %lld.\n  Rows and their order differ: some rows may be used twice "
+                         "and some never, and the result differs from an uninterrupted run",
+                         path, (long long)r->state.step));
+  return NULL;
+}
+
 // Warns about changes with which the run can continue, but not bit for bit as if uninterrupted.
 static lm_status bits_compare(const lm_run *r, const char *path) {
-  uint64_t key;
   const lm_trainer_options *t = lm_trainer_options_of(r->o->trainer);
   long long step = (long long)r->state.step;
   long long was = (long long)r->state.n_micro;
   long long is = (long long)lm_trainer_micros(t);
-  LM_TRY(lm_run_data_key(r, &key));
-  if (r->state.data && r->state.data != key)
-    lm_run_warn(
-        r, lm_arena_printf(r->arena,
-                           "%s: the data differs from the data that this run was trained on up to "
-                           "step %lld.\n  Rows and their order differ: some rows may be used twice "
-                           "and some never, and the result differs from an uninterrupted run",
-                           path, step));
+  LM_TRY(data_compare(r, path));
   if (was && was != is)
     lm_run_warn(
         r, lm_arena_printf(r->arena,

@@ -74,6 +74,9 @@ typedef struct lm_run_options {
   // Called before the first step, once the run is certain to use its folder; not if the folder's
   // own run is finished, so that values it was started with are not recorded. Optional.
   lm_status (*begin)(void *user);
+  // Called if the run would resume from a checkpoint of `path` whose data was another one; a
+  // failure ends the run. Optional.
+  lm_status (*other_data)(void *user, const char *path);
   // Called after each step. Optional.
   lm_status (*after_step)(void *user, int64_t step, const lm_step_result *r, lm_progress *p);
   void (*warn)(void *user, const char *text); // reports a warning, at any verbosity. Optional.

@@ -85,7 +85,8 @@ def test_columns_resume(run):
     check(folder_bytes(run.path("run/step-000004")) == whole)
     remove(run.path("run/step-000004"))
     program(run, reward=b["reward"] + 1)
-    code, out, err = run.result("run", file, "-q")
+    check("cannot be resumed: the content of its data has changed since step 2" in run("run", file, "-q", status=1))
+    code, out, err = run.result("run", file, "-q", "--change", "data.source")
     check(code == 0 and "the data differs from the data that this run was trained on" in err, err)
 
 

@@ -197,7 +197,7 @@ def test_learned_vocabulary(run):
     train(run, file, "run")
     first = vocabulary("run")
     run.write("text.txt", "zebras quiz oxen, quick zebras quiz lazy oxen\n" * 40)
-    train(run, file, "run", "--steps", 6)
+    train(run, file, "run", "--steps", 6, "--change", "data.source")
     train(run, file, "branch", "--steps", 6, "--resume", run.path("run"))
     train(run, file, "new")
     check(first == vocabulary("run") == vocabulary("branch"), "a resumed run must keep its vocabulary")
@@ -236,7 +236,7 @@ OTHER_DATA = "the data differs from the data that this run was trained on up to 
 
 
 def test_resumed_over_other_data(run):
-    """a run resumes over changed text with one warning; a changed modification time is not a change"""
+    """changed text is an error, or with --change data.source a warning; a changed modification time is not a change"""
     lines = lambda word, n: "".join(f"{word} number {i} of some lines\n" for i in range(n))
     for name, more in (("plain", "bad = 0%"), ("mixed", "mix = (a = 0.5, b = 0.5); stage 50% { pack best_fit(seq = 16 tokens); mix = (a = 1, b = 0) }")):
         file = run.write("resumed.lm", RESUMED.format(root=ROOT, more=more))
@@ -248,10 +248,14 @@ def test_resumed_over_other_data(run):
         code, out, err = run.result("run", file, "--out", run.path(name + "moved"))
         check(code == 0 and "resumed at step 6" in out and OTHER_DATA not in err, err)
         run.write("a.txt", lines("one", 40))
-        code, out, err = run.result("run", file, "--out", run.path(name), "--json", "--steps", 9)
+        err = run("run", file, "--out", run.path(name), "--steps", 9, status=1)
+        check("cannot be resumed: the content of its data has changed since step 6" in err and "to resume with the new data: --change data.source" in err, err)
+        check(sorted(f for f in os.listdir(run.path(name)) if f.startswith("step-")) == ["step-000006"], "nothing was trained")
+        code, out, err = run.result("run", file, "--out", run.path(name), "--json", "--steps", 9, "--change", "data.source")
         check(code == 0 and json.loads(out)["resumed"] == 6 and err.count(OTHER_DATA) == 1, out + err)
         code, out, err = run.result("run", file, "--out", run.path(name))
         check(code == 0 and "resumed at step 9" in out and "differs from the data that this run" not in err, err)
+        check("from step 7 on:\n  data.source was other content, is the present content" in run("explain", run.path(name), "changes"))
 
 
 def test_resumed_over_more_batches(run):
@@ -263,7 +267,8 @@ def test_resumed_over_more_batches(run):
     for warned, tensors in ((False, batches), (True, {**batches, "tok": batches["tok"][::-1].copy()})):
         save(run.path("batches.safetensors"), tensors)
         shutil.copytree(run.path("run"), run.path(f"more{warned}"))
-        code, out, err = run.result("run", file, "--out", run.path(f"more{warned}"), "--steps", 10)
+        accepted = ["--change", "data.source"] if warned else []
+        code, out, err = run.result("run", file, "--out", run.path(f"more{warned}"), "--steps", 10, *accepted)
         check(code == 0 and "resumed at step 6" in out and (OTHER_DATA in err) == warned, err)
 
 
