@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "driver/run_record.h"
+#include "driver/text.h"
 #include "dsl/syntax/imports.h"
 #include "runtime/io/json.h"
 
@@ -174,6 +175,11 @@ bool lm_bundle_exists(lm_arena *a, const char *dir) {
 lm_status lm_bundle_check(lm_arena *a, const char *dir) {
   if (lm_bundle_exists(a, dir))
     return NULL;
+  if (!access(lm_path_join(a, dir, "config.json"), F_OK))
+    return lm_fail(LM_USER,
+                   "%s is not a run folder but, as it has a config.json, a model of Hugging Face: "
+                   "lmc import hf %s -o RUN makes a folder that this command takes",
+                   dir, lm_show_word(a, dir));
   return lm_fail(LM_USER, "%s is not a run folder: it has no program.json", dir);
 }
 

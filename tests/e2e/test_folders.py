@@ -285,6 +285,14 @@ def test_out_is_another_folder(run):
             run(*command, run.path("empty"))
 
 
+def test_checkpoint_instead_of_a_run(run):
+    """a folder of Hugging Face where a run is expected: the error names the command that makes a run of it"""
+    hf = exported(run)
+    for command in (("generate", hf, "--prompt", "x"), ("eval", hf), ("chat", hf)):
+        err = run(*command, status=1)
+        check(f"a model of Hugging Face: lmc import hf {hf} -o RUN makes a folder that this command takes" in err, err)
+
+
 def test_export_onto_a_checkpoint(run):
     """a checkpoint that another program wrote is not overwritten, even if all its names are those of an export"""
     exported(run)
