@@ -19,7 +19,8 @@
 #define LM_FLOATS static inline
 #endif
 
-// The code of x: `most` is the code of the largest number, `beyond` that of larger ones.
+// The code of x in a type of a sign, `exponent` bits and `mantissa` bits, in the low bits of the
+// result. Codes without the sign: `most` is the largest number's, `beyond` that of larger ones.
 LM_FLOATS uint32_t lm_float_encode(float x, int32_t exponent, int32_t mantissa, uint32_t most,
                                    uint32_t beyond, uint32_t nan) {
   uint32_t u;
@@ -38,6 +39,7 @@ LM_FLOATS uint32_t lm_float_encode(float x, int32_t exponent, int32_t mantissa, 
   return code | (u >> 31) << (exponent + mantissa);
 }
 
+// The number of a code of such a type. Codes above `most` are infinity, the first, and NaN.
 LM_FLOATS float lm_float_decode(uint32_t code, int32_t exponent, int32_t mantissa, uint32_t most) {
   uint32_t magnitude = code & ((1u << (exponent + mantissa)) - 1u);
   int32_t bias = (1 << (exponent - 1)) - 1;
@@ -111,6 +113,7 @@ LM_FLOATS float lm_e8m0_load(uint8_t code) {
 #define LM_DECADES(DO)                                                                             \
   DO(1, 5) DO(2, 25) DO(3, 125) DO(4, 625) DO(5, 3125) DO(6, 15625) DO(7, 78125)
 
+// The magnitude of rank r; rank 2^top is 1.
 LM_FLOATS float lm_dynamic_load(int32_t r, int32_t top, float unit) {
   int32_t low = 1, five = 1;
 #define LM_DECADE(E, FIVE)                                                                         \

@@ -11,9 +11,9 @@ typedef enum {
 
 // The forms of a function.
 enum {
-  LM_FUNC_BY_LENGTH = 1,
-  LM_FUNC_OPEN = 2,
-  LM_FUNC_EXTRA = 4
+  LM_FUNC_BY_LENGTH = 1, // there is one for each sequence length of the run
+  LM_FUNC_OPEN = 2,      // it also has ports that the program names
+  LM_FUNC_EXTRA = 4      // there is another one for the optimizer's extra gradient
 };
 typedef struct lm_func_info {
   const char *name;

@@ -8,9 +8,8 @@
 //      plan of a run that began so.
 //   2. With micro = auto, the largest micro-batch whose plan fits; if none does, the smallest one.
 //   3. The stashes that, recomputed or offloaded to the host's memory, free the missing bytes in
-//   the least
-//      time (pass recompute). With `offload activations` also with the stashes of 1, if that is
-//      faster by the cost model.
+//      the least time (pass recompute). With `offload activations` also with the stashes of 1, if
+//      that is faster by the cost model.
 //   4. If the recipe asks for GEMMs of 8-bit floats on a GPU: where the step is predicted to take
 //      longer than without them, the search is repeated with those that save a larger share.
 //   5. If the plan still exceeds the budget: an error with the largest items of memory and a

@@ -46,8 +46,6 @@ typedef struct lm_axis_info {
   uint8_t mesh;  // divided axes: the axis of the mesh that divides it, from 1; else 0
 } lm_axis_info;
 
-// The ranks of a run. Each has one coordinate along each axis; coordinates are row-major over the
-// axes in order, so ranks along the last axis are neighbours.
 // The order in which the stages of a pipeline compute the micro-batches of a call.
 typedef enum {
   LM_SCHEDULE_GPIPE,       // the forward passes of all, then the backward passes of all
@@ -108,12 +106,14 @@ static inline bool lm_mesh_axis_ticks(const lm_mesh_axis *a) {
 static inline int lm_mesh_axis_chunks(const lm_mesh_axis *a) {
   return a->chunks ? a->chunks : 1;
 }
+// The ranks of a run. Each has one coordinate along each axis; coordinates are row-major over the
+// axes in order, so ranks along the last axis are neighbours.
 typedef struct lm_mesh {
   lm_mesh_axis axis[LM_MESH_AXES];
   int n; // 0: one rank
 } lm_mesh;
 
-#define LM_RANK 12
+#define LM_RANK 12                         // maximum axes of a tensor
 #define LM_ELEMENTS_MAX ((int64_t)1 << 47) // elements of a tensor are below it
 typedef struct lm_type {
   uint8_t dtype, rank;
@@ -411,6 +411,7 @@ lm_func *lm_func_get(const lm_module *m, lm_func_id id, int64_t seq);
 lm_func *lm_func_get_key(const lm_module *m, lm_func_key key);
 lm_func *lm_func_add_key(lm_module *m, lm_func_key key);
 void lm_func_remove(lm_module *m, lm_func *f);
+// Emit an operation and its results: lm_emit_op returns the operation, the others its only result.
 lm_value *lm_arg_add(lm_module *m, lm_region *r, lm_type type, lm_sym name);
 lm_op *lm_emit_op(lm_builder *b, lm_opcode code, lm_value *const *in, uint32_t n_in,
                   const lm_attr *attr, const lm_type *type);
@@ -479,6 +480,7 @@ lm_module *lm_module_parse(lm_ctx *c, uint16_t source); // NULL with diagnostics
 // Checks structure, types by the shape rules, dominance, and the operations that the stage allows.
 // Appends the errors to `out`; true if there are none.
 bool lm_module_verify(const lm_module *m, lm_buf *out);
+// The attributes that an operation has: fields of lm_attr, and lm_op.body.
 
 // ---- the table (ops.c)
 enum {

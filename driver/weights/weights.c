@@ -459,9 +459,8 @@ static foreign_maps maps_of(const lm_compiled *c, lm_arena *a, lm_weights w) {
 }
 
 // Checkpoints of one architecture come with and without the name of its inner model in front of
-// every tensor
-// ("transformer.wte.weight", "wte.weight"). Finds the prefix with which every mapped tensor exists,
-// "" if there is none.
+// every tensor ("transformer.wte.weight", "wte.weight"). Finds the prefix with which every mapped
+// tensor exists, "" if there is none.
 static bool prefix_fits(const foreign_maps *m, const lm_st *st, lm_arena *a, const char *prefix) {
   for (size_t i = 0; i < m->n; i++)
     if (!lm_st_find(st, lm_arena_printf(a, "%s%s", prefix, m->v[i].foreign)))

@@ -2,11 +2,9 @@
 // line breaks are kept and the sequence of tokens, and so the tree, cannot change.
 //
 //   - A line is indented by two spaces for each open brace. If the braces of a block are on
-//   different
-//     lines, '{' ends its line and '}' begins its line.
+//     different lines, '{' ends its line and '}' begins its line.
 //   - A line inside parentheses is aligned with the token after the open parenthesis, or is
-//   indented
-//     by two spaces if that parenthesis ends its line.
+//     indented by two spaces if that parenthesis ends its line.
 //   - Any other line that continues a statement is indented by four spaces.
 //   - There is one space around operators and none inside parentheses. ';' is kept only between two
 //     statements on one line.

@@ -79,8 +79,7 @@ static int ranges_merge(lm_cuda_range *r, int n) {
   qsort(r, (size_t)n, sizeof *r, by_offset);
   for (int i = 0; i < n; i++) {
     lm_cuda_range *last = kept ? &r[kept - 1] : NULL;
-    if (last && r[i].offset <= (last->offset + last->bytes + LM_PLAN_ALIGN - 1) / LM_PLAN_ALIGN *
-                                   LM_PLAN_ALIGN) {
+    if (last && r[i].offset <= lm_plan_aligned(last->offset + last->bytes)) {
       int64_t end = r[i].offset + r[i].bytes;
       if (end > last->offset + last->bytes)
         last->bytes = end - last->offset;

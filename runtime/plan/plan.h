@@ -24,8 +24,8 @@
 #include "runtime/base/base.h"
 
 enum {
-  LM_PLAN_DEPTH = 6, // maximum depth of nested loops
-  LM_PLAN_ALIGN = 64,
+  LM_PLAN_DEPTH = 6,    // maximum depth of nested loops
+  LM_PLAN_ALIGN = 64,   // bytes, of arenas and of buffers outside of loops
   LM_PLAN_HANDLES = 64, // of the collectives of a function
   // Of collectives: 0, in the order of the steps, and two for each axis of the mesh.
   LM_PLAN_LANES = 1 + 2 * LM_MESH_AXES,
@@ -198,9 +198,9 @@ static inline bool lm_plan_gemm_any_rows(const lm_plan_gemm *g) {
 //        [5], [6] strides of A in m and k
 //        [7], [8] strides of B in n and k
 //        [9] whether B is in panels, in which case its strides are not read
-//        [10] the size of k by which its blocks are chosen: that of k, or LM_GEMM_KERNEL_LONG_K if
-//        k
-//             is known only at run time, so that further elements that are zero change no bits
+//        [10] the size of k by which its blocks are chosen: that of k, or LM_GEMM_KERNEL_LONG_K
+//             if k is known only at run time, so that further elements that are zero change no
+//             bits
 // Rows of C have unit stride; if C has unit stride along m instead, the transpose is computed with
 // A and B exchanged. Every element has the same bits for every tiling.
 enum {
@@ -275,9 +275,9 @@ typedef struct lm_plan_mesh {
     int size;
     bool rows;      // each coordinate has a part of the rows of a micro-batch
     bool positions; // the same of the positions of its rows
-    bool
-        balanced; // of `size` times 2 chunks of the positions, coordinate r has r and the r-th last
-    int at;       // the coordinate of this rank (lm_plan_mesh_place)
+    // Of `size` times 2 chunks of the positions, coordinate r has chunk r and the r-th last one.
+    bool balanced;
+    int at; // the coordinate of this rank (lm_plan_mesh_place)
     // In the arena IO: an int that holds the coordinate, which the executor writes; -1: no step
     // reads it.
     int64_t rank;
@@ -566,8 +566,8 @@ lm_status lm_plan_parse(lm_arena *a, const char *text, size_t n, lm_plan **out);
 void lm_plan_print(const lm_plan *p, lm_buf *out);
 // Runs f on shadow memory and checks that every byte of the work arena that is read was last
 // written through the same range, that every buffer is within its arena, and that no step touches
-// the memory of a collective that is under way. Appends the errors to
-// `why`; returns true if there are none. Visits every byte that f accesses, in every iteration.
+// the memory of a collective that is under way. Appends the errors to `why`; returns true if there
+// are none. Visits every byte that f accesses, in every iteration.
 bool lm_plan_check(const lm_plan *p, const lm_plan_func *f, lm_buf *why);
 // Checks the collectives of a function in the plans of all ranks, by number, each of which is
 // placed (lm_plan_mesh_place): the ranks of every group start the same sequence, of the same

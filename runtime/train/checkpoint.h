@@ -5,8 +5,7 @@
 //                          m.layers.17.attn.wq
 //                          each in several files if it is large (checkpoint_files.h)
 //   state.json             step, seed, the settings that must not change on resume, and the
-//   position
-//                          of the run
+//                          position of the run
 //   checksums.txt          checksums of these files (checkpoint_sum.h)
 //
 // A checkpoint is written under a hidden name, synced and renamed, so a folder with the final name

@@ -3,8 +3,7 @@
 //
 //   {"rank":1,"ranks":2,"host":"b","process":17,"from":8}        at the start; the resumed step
 //   {"step":9,"seconds":0.5,"waited":0.1}                        of which it waited for others
-//   {"end":"…"}                                                  why the run has failed; "": it has
-//   not
+//   {"end":"…"}                                                  why the run failed; "": it did not
 #ifndef LM_TRAIN_RANK_LOG_H
 #define LM_TRAIN_RANK_LOG_H
 #include "runtime/comm/comm.h"

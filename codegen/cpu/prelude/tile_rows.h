@@ -222,11 +222,9 @@ LM_INLINE void lm_rows_store(int rows, int panels, int64_t height, int64_t colum
 
 // c (+)= a b for n elements along k of rows, `row` apart, and of panels, `panel` apart.
 //   lm_rows_sum_T: of at most `rows` rows and `panels` panels, which are constants. The last row
-//   and
-//     the last panel stand for those that do not exist, whose sums are not stored.
+//     and the last panel stand for those that do not exist, whose sums are not stored.
 //   lm_rows_T: of all. One panel of a row is two chains of additions, which take longer than
-//   loading
-//     it, so fewer rows take more panels at a time.
+//     loading it, so fewer rows take more panels at a time.
 #define LM_ROWS(T, TYPE, STEP)                                                                     \
   LM_INLINE void lm_rows_sum_##T(int rows, int panels, int64_t height, int64_t columns, int64_t n, \
                                  const lm_row_##T *a, int64_t row, const TYPE *b, int64_t panel,   \

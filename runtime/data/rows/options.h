@@ -13,8 +13,8 @@ typedef enum {
 typedef struct lm_data_holdout {
   const char *name;
   lm_holdout_kind kind;
-  double
-      fraction; // tail: share of the rows, taken from the end (of each source, if there is a mix)
+  // tail: share of the rows, taken from the end (of each source, if there is a mix).
+  double fraction;
   int64_t docs; // sample: the number of documents; the choice does not depend on the seed
 } lm_data_holdout;
 
