@@ -252,7 +252,3 @@ lm_status lm_chatter_again(lm_chatter *c, int *out_dropped) {
 const json_t *lm_chatter_messages(const lm_chatter *c) {
   return c->conversation.messages;
 }
-
-const lm_sample_result *lm_chatter_last(const lm_chatter *c) {
-  return c->said ? &c->last : NULL;
-}

@@ -32,5 +32,4 @@ lm_status lm_chatter_say(lm_chatter *c, const char *text, size_t n, int *out_dro
 lm_status lm_chatter_again(lm_chatter *c, int *out_dropped); // another answer to the last message
 void lm_chatter_reset(lm_chatter *c, const char *system);    // forgets everything; system as above
 const json_t *lm_chatter_messages(const lm_chatter *c);
-const lm_sample_result *lm_chatter_last(const lm_chatter *c); // NULL: nothing was said yet
 #endif

@@ -15,7 +15,7 @@ bool lm_kernel_result_summed(const lm_op *kernel, uint32_t i) {
   return kernel->attr.n_to && i >= kernel->attr.imm[0];
 }
 
-bool lm_kernel_axis_is_parallel(const lm_op *kernel, lm_axis a) {
+static bool axis_is_parallel(const lm_op *kernel, lm_axis a) {
   return lm_attr_has_axis(&kernel->attr, a);
 }
 
@@ -29,12 +29,13 @@ bool lm_kernel_fits(const lm_module *m, const lm_op *kernel, uint32_t operand, u
 lm_type lm_kernel_inner(const lm_op *kernel, lm_type t) {
   lm_type u = {.dtype = t.dtype};
   for (int i = 0; i < t.rank; i++)
-    if (!lm_kernel_axis_is_parallel(kernel, t.axis[i]))
+    if (!axis_is_parallel(kernel, t.axis[i]))
       u.axis[u.rank++] = t.axis[i];
   return u;
 }
 
-lm_type lm_kernel_space(const lm_op *kernel, lm_root r) {
+// The inner axes that the root loops over.
+static lm_type root_space(const lm_op *kernel, lm_root r) {
   const lm_op *op = r.v->def;
   return lm_kernel_inner(kernel,
                          op && !r.copy && lm_op_is_reduction(op) ? op->in[0]->type : r.v->type);
@@ -170,9 +171,8 @@ static void hold_expensive(lm_schedule *s) {
       use *v = &uses[from->op->mark];
       if (n->root)
         use_add(v, n->phase,
-                lm_op_is_reduction(n->op)
-                    ? lm_kernel_space(s->kernel, (lm_root){n->op->out[0], false})
-                    : t);
+                lm_op_is_reduction(n->op) ? root_space(s->kernel, (lm_root){n->op->out[0], false})
+                                          : t);
       else if (u->any) {
         use_add(v, u->phase, u->space);
         v->many |= u->many;
@@ -207,14 +207,14 @@ static void reach_walk(reach *r, const lm_value *v, bool elsewhere) {
     return;
   }
   bool complete = elsewhere || lm_op_is_reduction(n->op) ||
-                  !lm_type_same_axes(lm_kernel_space(r->s->kernel, (lm_root){v, false}), r->space);
+                  !lm_type_same_axes(root_space(r->s->kernel, (lm_root){v, false}), r->space);
   int depth = r->s->passes[n->pass].depth + complete;
   if (depth > r->depth)
     r->depth = depth;
 }
 
 static int depth_of(lm_schedule *s, lm_root root) {
-  reach r = {s, lm_kernel_space(s->kernel, root), lm_calloc(s->n_nodes + 1, 1), 0};
+  reach r = {s, root_space(s->kernel, root), lm_calloc(s->n_nodes + 1, 1), 0};
   const lm_op *op = root.v->def;
   if (root.copy)
     reach_walk(&r, root.v, false);
@@ -226,7 +226,7 @@ static int depth_of(lm_schedule *s, lm_root root) {
 }
 
 static int pass_for(lm_schedule *s, lm_root root) {
-  lm_type space = lm_kernel_space(s->kernel, root);
+  lm_type space = root_space(s->kernel, root);
   int depth = depth_of(s, root);
   for (uint32_t i = 0; i < s->n_passes; i++)
     if (s->passes[i].depth == depth && lm_type_same_axes(s->passes[i].space, space))

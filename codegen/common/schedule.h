@@ -63,11 +63,9 @@ typedef struct lm_schedule {
 lm_schedule *lm_schedule_make(const lm_module *m, const lm_op *kernel, bool keep, lm_arena *arena);
 
 bool lm_op_is_reduction(const lm_op *op); // sum, max, scatter_add
-bool lm_kernel_axis_is_parallel(const lm_op *kernel, lm_axis a);
 // True if the operand and the result have the same memory, perhaps as views of it.
 bool lm_kernel_fits(const lm_module *m, const lm_op *kernel, uint32_t operand, uint32_t result);
 lm_type lm_kernel_inner(const lm_op *kernel, lm_type t); // t without its parallel axes
-lm_type lm_kernel_space(const lm_op *kernel, lm_root r); // the inner axes that the root loops over
 const lm_node *lm_schedule_node(const lm_schedule *s, const lm_value *v); // NULL for an operand
 // True if the pass that computes r.v, or copies it, writes result i of the kernel.
 bool lm_schedule_writes(const lm_schedule *s, lm_root r, uint32_t i);

@@ -54,8 +54,6 @@ void cpu_pass_emit(cpu_emit *e, int pass);
 
 // ---- row.c: values that are held outside of the results
 lm_gen_text cpu_held(lm_gen *g, const lm_value *v, const lm_ix *ix); // for lm_gen_target
-// Number of lanes in a point; 1 if there are no lanes.
-int64_t cpu_lanes(const cpu_emit *e);
 bool cpu_held_in_row(const cpu_emit *e, const lm_node *n);
 int64_t cpu_row_elements(const cpu_emit *e, const lm_node *n);
 // True if the row accumulates a sum of f32 that is long enough to be added in double.
@@ -67,8 +65,4 @@ const char *cpu_row_offset(cpu_emit *e, const lm_value *v, const lm_ix *ix);
 // ---- shape.c: merging of loops, choice of the innermost loops
 void cpu_groups_reset(cpu_emit *e); // makes every parallel axis a group
 void cpu_shape_choose(cpu_emit *e); // uses the accesses of a first attempt
-
-// ---- kernel.c
-// A generator with all passes written.
-cpu_emit *cpu_emit_make(const lm_module *m, const lm_op *kernel, lm_arena *arena);
 #endif

@@ -44,7 +44,8 @@ static void attempt(cpu_emit *e) {
     cpu_pass_emit(e, (int)i);
 }
 
-cpu_emit *cpu_emit_make(const lm_module *m, const lm_op *kernel, lm_arena *arena) {
+// A generator with all passes written.
+static cpu_emit *emit_make(const lm_module *m, const lm_op *kernel, lm_arena *arena) {
   cpu_emit *e = LM_NEW(arena, cpu_emit);
   if (kernel->code == LM_OP_SCAN) {
     e->scan = kernel;
@@ -293,7 +294,7 @@ bool lm_cpu_kernel_emit(const lm_plan_options *o, const lm_op *kernel, lm_arena 
   if (lm_op_sorts(kernel))
     return lm_cpu_group_emit(kernel, arena, out);
   lm_arena *temporary = lm_arena_create();
-  cpu_emit *e = cpu_emit_make(lm_op_module(kernel), kernel, temporary);
+  cpu_emit *e = emit_make(lm_op_module(kernel), kernel, temporary);
   lm_buf text = {0};
   put_function(e, &text);
   *out = (lm_kernel_code){.space = space_of(e),
@@ -323,7 +324,7 @@ bool lm_cpu_kernel_in_place(const lm_plan_options *o, const lm_op *kernel, uint3
   if (!lm_kernel_fits(m, kernel, operand, result))
     return false;
   lm_arena *temporary = lm_arena_create();
-  cpu_emit *e = cpu_emit_make(m, kernel, temporary);
+  cpu_emit *e = emit_make(m, kernel, temporary);
   const lm_value *v = lm_kernel_yield(kernel)->in[result];
   int written = (int)e->g.s->n_passes;
   for (uint32_t i = 0; i < e->g.s->n_passes; i++)

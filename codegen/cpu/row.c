@@ -10,7 +10,8 @@ uint16_t cpu_group_var(const cpu_emit *e, int group) {
   return e->g.parallel[e->groups[group].last];
 }
 
-int64_t cpu_lanes(const cpu_emit *e) {
+// Number of lanes in a point; 1 if there are no lanes.
+static int64_t lanes_of(const cpu_emit *e) {
   int64_t n = 1;
   for (int g = e->n_groups - e->n_lane_groups; g < e->n_groups; g++) {
     bool blocked = e->block && g == e->n_groups - e->n_lane_groups;
@@ -24,7 +25,7 @@ bool cpu_held_in_row(const cpu_emit *e, const lm_node *n) {
 }
 
 int64_t cpu_row_elements(const cpu_emit *e, const lm_node *n) {
-  return lm_type_elements(e->g.m, lm_kernel_inner(e->g.kernel, n->op->out[0]->type)) * cpu_lanes(e);
+  return lm_type_elements(e->g.m, lm_kernel_inner(e->g.kernel, n->op->out[0]->type)) * lanes_of(e);
 }
 
 bool cpu_row_is_wide(const cpu_emit *e, const lm_node *n) {
@@ -40,8 +41,8 @@ bool cpu_row_is_wide(const cpu_emit *e, const lm_node *n) {
 // Lanes are innermost in a row; the first lane group is indexed from the beginning of the block.
 static lm_ix row_index(const cpu_emit *e, const lm_value *v, const lm_ix *ix) {
   lm_type inner = lm_kernel_inner(e->g.kernel, v->type);
-  lm_ix at = lm_ix_scale(lm_gen_dense_index(&e->g, v->type, ix, inner), cpu_lanes(e));
-  int64_t stride = cpu_lanes(e);
+  lm_ix at = lm_ix_scale(lm_gen_dense_index(&e->g, v->type, ix, inner), lanes_of(e));
+  int64_t stride = lanes_of(e);
   for (int g = e->n_groups - e->n_lane_groups; g < e->n_groups; g++) {
     bool blocked = e->block && g == e->n_groups - e->n_lane_groups;
     uint16_t var = e->g.parallel[e->groups[g].last];
@@ -57,7 +58,7 @@ const char *cpu_row_offset(cpu_emit *e, const lm_value *v, const lm_ix *ix) {
   const char *text = lm_gen_index(&e->g, &at, true);
   if (!e->n_lane_groups || !e->block)
     return text;
-  int64_t stride = cpu_lanes(e) / e->block;
+  int64_t stride = lanes_of(e) / e->block;
   return lm_arena_printf(e->g.arena, stride == 1 ? "%s - first" : "%s - first * %lld", text,
                          (long long)stride);
 }

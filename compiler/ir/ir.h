@@ -326,8 +326,6 @@ int lm_mesh_coordinate(const lm_module *m, int rank, int mesh);
 int lm_mesh_stride(const lm_module *m, int mesh);
 // An axis of this name and size that `except` lacks; created if there is none.
 lm_axis lm_axis_shared(lm_module *m, lm_sym name, int64_t size, lm_type except);
-// The module's axis of blocks, which the first call adds.
-lm_axis lm_axis_blocks(lm_module *m);
 static inline int64_t lm_axis_size(const lm_module *m, lm_axis a) {
   return m->axes[a].size;
 }
@@ -335,6 +333,7 @@ lm_type lm_type_make(lm_dtype dtype, const lm_axis *axes, int n);
 lm_type lm_type_inner(lm_type t, int n); // t without its first n axes
 // t behind the axis `front`; t has fewer than LM_RANK axes.
 lm_type lm_type_stacked(lm_axis front, lm_type t);
+lm_type lm_type_without(lm_type t, lm_type axes); // t without the axes that `axes` has
 bool lm_type_equal(lm_type a, lm_type b);
 int lm_type_find(lm_type t, lm_axis a);                  // index, -1 if absent
 bool lm_type_subset(lm_type a, lm_type b);               // every axis of a is in b
@@ -474,7 +473,6 @@ uint32_t *lm_func_uses(const lm_func *f); // number of uses by value id; free wi
 
 // ---- text (print.c, parse.c) and verification (verify.c)
 void lm_module_print(const lm_module *m, lm_buf *out);
-void lm_func_print(const lm_func *f, lm_buf *out);
 void lm_op_print(const lm_op *op, lm_buf *out);         // one line, without its region
 lm_module *lm_module_parse(lm_ctx *c, uint16_t source); // NULL with diagnostics
 // Checks structure, types by the shape rules, dominance, and the operations that the stage allows.

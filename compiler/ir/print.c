@@ -309,10 +309,6 @@ static void put_func(printer *p, const lm_func *f) {
   lm_buf_puts(p->out, "}\n");
 }
 
-void lm_func_print(const lm_func *f, lm_buf *out) {
-  put_func(&(printer){f->module, out, NULL}, f);
-}
-
 static void put_mesh(printer *p) {
   const lm_mesh *mesh = &p->m->mesh;
   for (int i = 0; i < mesh->n; i++) {

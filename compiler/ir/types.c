@@ -192,11 +192,20 @@ lm_axis lm_axis_shared(lm_module *m, lm_sym name, int64_t size, lm_type except) 
   return lm_axis_add(m, name, size, 0);
 }
 
-lm_axis lm_axis_blocks(lm_module *m) {
+// The module's axis of blocks, which the first call adds.
+static lm_axis axis_blocks(lm_module *m) {
   int64_t n = m->blocks ? 0 : lm_module_blocks(m);
   if (!m->blocks)
     m->blocks = lm_axis_add(m, LM_SYM(m->ctx, "blk"), n ? n : 1, 0);
   return m->blocks;
+}
+
+lm_type lm_type_without(lm_type t, lm_type axes) {
+  lm_type out = {.dtype = t.dtype};
+  for (int i = 0; i < t.rank; i++)
+    if (lm_type_find(axes, t.axis[i]) < 0)
+      out.axis[out.rank++] = t.axis[i];
+  return out;
 }
 
 lm_type lm_type_make(lm_dtype dtype, const lm_axis *axes, int n) {
@@ -224,7 +233,7 @@ lm_type lm_type_stacked(lm_axis front, lm_type t) {
 
 lm_type lm_type_blocks(lm_module *m, lm_dtype dtype) {
   lm_axis axes[2];
-  axes[0] = lm_axis_blocks(m);
+  axes[0] = axis_blocks(m);
   axes[1] = lm_axis_shared(m, LM_SYM(m->ctx, "el"), LM_BLOCK, (lm_type){0});
   return lm_type_make(dtype, axes, LM_COUNT(axes));
 }

@@ -79,12 +79,6 @@ bool lm_params_same_indices(const lm_op *a, const lm_op *b) {
   return true;
 }
 
-bool lm_region_inside(const lm_region *r, const lm_region *outer) {
-  while (r != outer && r->owner)
-    r = r->owner->parent;
-  return r == outer;
-}
-
 void lm_ops_sink(lm_op *from, lm_op *to, uint32_t mark) {
   lm_op *last = to->prev; // moved operations are inserted after it
   for (lm_op *op = from->next, *next; from != last && op != to; op = next) {

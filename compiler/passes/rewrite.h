@@ -57,8 +57,6 @@ void lm_operands_skip(lm_rewrite *r, lm_op *op, lm_opcode code);
 // Moves the operations between `from` and `to`, of one region, whose mark is `mark` before `to`, in
 // order.
 void lm_ops_sink(lm_op *from, lm_op *to, uint32_t mark);
-// True if r is outer or a region nested in it.
-bool lm_region_inside(const lm_region *r, const lm_region *outer);
 // Delta of an attend_vjp that does not have it (attend_delta.c): f32, of the type of lse.
 lm_value *lm_attend_delta(lm_builder *b, const lm_op *vjp);
 // Of pass decompose: an operation of routing as operations that kernels have (decompose_route.c).

@@ -115,8 +115,7 @@ typedef struct frame {
   int step;                 // its LOOP step
   storage **carry, **stack; // carry: its storage, or the stack whose slots it uses
   bool *slots;              // the carry is slot i of a stack of count + 1 slots
-  int64_t *slot_bytes;
-  storage *index; // of the loop index; NULL unless it is needed in memory
+  storage *index;           // of the loop index; NULL unless it is needed in memory
 } frame;
 
 // Gradients that @reduce adds by one collective: `bytes` from `offset` on; or by `count`, one for
@@ -365,6 +364,5 @@ void lm_steps_initialize(planner *p);
 
 // ---- walk.c
 
-void lm_value_store(planner *p, lm_value *v, const location *to, lm_op *op);
 void lm_func_walk(planner *p);
 #endif

@@ -72,7 +72,7 @@ static bool is_const(const lm_value *v) {
   return v->def && v->def->code == LM_OP_CONST;
 }
 
-void lm_value_store(planner *p, lm_value *v, const location *to, lm_op *op) {
+static void value_store(planner *p, lm_value *v, const location *to, lm_op *op) {
   if (is_const(v))
     lm_step_fill(p, op, v->type, v->def->attr.num, to);
   else
@@ -247,7 +247,7 @@ static void items_store(planner *p, lm_op *op, item *items, int n, int since) {
     if (items[i].done)
       continue;
     if (is_const(items[i].v))
-      lm_value_store(p, items[i].v, &items[i].to, op);
+      value_store(p, items[i].v, &items[i].to, op);
     else
       lm_step_copy(p, op, items[i].v->type, &from[i], &items[i].to, false);
   }
@@ -385,7 +385,7 @@ static void carry_init(planner *p, frame *f, lm_op *op, uint32_t k) {
     if (lm_storage_claim(p, init, &to, -1, op))
       return;
   }
-  lm_value_store(p, init, &to, op);
+  value_store(p, init, &to, op);
 }
 
 // Copies carries to their stacks before the iteration changes them.
@@ -395,7 +395,7 @@ static void carries_stack(planner *p, const frame *f, lm_op *op, const stacking 
     int64_t slot = lm_type_bytes(p, v->type);
     location to = slot_location(p, f->stack[i - op->n_in], v->type, 0, p->depth - 1, slot);
     if (kinds[i - op->n_in].kind == STACK_COPY)
-      lm_value_store(p, v, &to, op->body->last);
+      value_store(p, v, &to, op->body->last);
   }
 }
 

@@ -1,5 +1,4 @@
-// alloc.c - the only allocator. The out-of-memory handler is its only state and must be set before
-// threads start; any thread may allocate.
+// alloc.c - the only allocator. Any thread may allocate.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,24 +7,13 @@
 
 #include "runtime/base/base.h"
 
-static void oom_report(size_t bytes) {
+_Noreturn void lm_out_of_memory(size_t bytes) {
   struct rlimit space;
   fprintf(stderr, "lmc: out of memory (%zu bytes requested", bytes);
   if (!getrlimit(RLIMIT_AS, &space) && space.rlim_cur != RLIM_INFINITY)
     fprintf(stderr, "; the address space is limited to %zu: ulimit -v", (size_t)space.rlim_cur);
   fprintf(stderr, ")\n");
   _Exit(LM_ENV);
-}
-
-static void (*oom_handler)(size_t) = oom_report;
-
-void lm_oom_handler_set(void (*handler)(size_t bytes)) {
-  oom_handler = handler ? handler : oom_report;
-}
-
-_Noreturn void lm_out_of_memory(size_t bytes) {
-  oom_handler(bytes);
-  abort(); // the handler must not return
 }
 
 void lm_memory_expect(size_t bytes) {

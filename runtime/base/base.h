@@ -15,16 +15,15 @@
 #define LM_COUNT(a) (sizeof(a) / sizeof *(a))
 
 // ---- allocation: all memory comes from these functions. They never return NULL: if memory is
-// exhausted they call the out-of-memory handler, which must not return (lmc's prints a message and
-// exits with status 2). tests/fault makes every single allocation fail.
+// exhausted they print a message and end the process with status 2. tests/fault makes every single
+// allocation fail.
 void *lm_alloc(size_t bytes); // zeroed
 void *lm_realloc(void *p, size_t bytes);
 void lm_free(void *p);
 char *lm_strdup(const char *s);
-void lm_oom_handler_set(void (*handler)(size_t bytes));
-_Noreturn void lm_out_of_memory(size_t bytes); // calls the handler
-// Calls the handler unless so many bytes can be allocated now: before calls of libraries that crash
-// where an allocation of theirs fails.
+_Noreturn void lm_out_of_memory(size_t bytes); // prints the message and ends the process
+// The same unless so many bytes can be allocated now: before calls of libraries that crash where an
+// allocation of theirs fails.
 void lm_memory_expect(size_t bytes);
 // n * size, checked for overflow, which is treated as out of memory.
 void *lm_calloc(size_t n, size_t size);

@@ -53,10 +53,6 @@ lm_status lm_open_regular(const char *path, int *out_fd) {
   return regular_open(AT_FDCWD, path, path, 0, out_fd);
 }
 
-lm_status lm_open_regular_at(int dir, const char *name, const char *path, int *out_fd) {
-  return regular_open(dir, name, path, O_NOFOLLOW, out_fd);
-}
-
 bool lm_errno_is_path(int error) {
   static const int of_path[] = {ENOENT, ENOTDIR,      EISDIR, EACCES, EPERM,
                                 ELOOP,  ENAMETOOLONG, EINVAL, ENXIO};
@@ -73,7 +69,7 @@ bool lm_is_trusted(const struct stat *st) {
 
 lm_status lm_open_trusted_at(int dir, const char *name, const char *path, int *out_fd) {
   struct stat st;
-  LM_TRY(lm_open_regular_at(dir, name, path, out_fd));
+  LM_TRY(regular_open(dir, name, path, O_NOFOLLOW, out_fd));
   if (!fstat(*out_fd, &st) && lm_is_trusted(&st))
     return NULL;
   close(*out_fd);

@@ -11,10 +11,8 @@
 // fails with the type in the message. On failure errno is set: EISDIR for a folder, EINVAL for
 // other files that are not regular.
 lm_status lm_open_regular(const char *path, int *out_fd);
-// The same for a name in the folder `dir` (a descriptor), without following links. `path` appears
-// in messages only.
-lm_status lm_open_regular_at(int dir, const char *name, const char *path, int *out_fd);
-// The same; LM_ENV with errno EPERM too if another user could have written the file.
+// The same for a name in the folder `dir` (a descriptor), without following links; LM_ENV with
+// errno EPERM too if another user could have written the file. `path` appears in messages only.
 lm_status lm_open_trusted_at(int dir, const char *name, const char *path, int *out_fd);
 // Opens or creates a regular file to append to, without following a link: LM_ENV if the path is a
 // link or anything but a regular file.

@@ -24,7 +24,6 @@ typedef enum {
   LM_CHAT_TOOL, // also "function", "ipython"
   LM_CHAT_ROLES // any other role
 } lm_chat_role;
-extern const char *const lm_chat_role_names[LM_CHAT_ROLES];
 
 enum {
   LM_TOKEN_UNTRAINED = 1 << 30 // added to an id that is not to be predicted

@@ -3,8 +3,6 @@
 
 #include "runtime/chat/chat.h"
 
-const char *const lm_chat_role_names[LM_CHAT_ROLES] = {"system", "user", "assistant", "tool"};
-
 void lm_conversation_free(lm_conversation *c) {
   json_decref(c->root);
   json_decref(c->messages);

@@ -39,10 +39,6 @@ lm_status lm_comm_groups(lm_comm *c, const lm_comm_mesh *m) {
              : NULL;
 }
 
-int lm_comm_group_count(const lm_comm *c) {
-  return c ? c->n_groups : 1;
-}
-
 int lm_comm_group_size(const lm_comm *c, int group) {
   return c ? c->groups[group].size : 1;
 }

@@ -107,7 +107,6 @@ typedef struct lm_comm_mesh {
 // Makes a group of each line of ranks along each axis. The sizes multiply to the number of
 // ranks. Group 0 is all ranks, group 1 + a the ranks that differ from this one in axis a alone.
 lm_status lm_comm_groups(lm_comm *c, const lm_comm_mesh *m);
-int lm_comm_group_count(const lm_comm *c);
 int lm_comm_group_size(const lm_comm *c, int group);
 int lm_comm_group_rank(const lm_comm *c, int group); // this rank's index in the group
 // The rank, among all, of member i of a group.

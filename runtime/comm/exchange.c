@@ -55,7 +55,8 @@ static int64_t round_max(const lm_exchange *x) {
   return n > 0 ? n : 1;
 }
 
-void lm_exchange_round(lm_exchange *x) {
+// Begins a round with the elements behind x->at.
+static void round_begin(lm_exchange *x) {
   int64_t most = round_max(x);
   x->phase = LM_EXCHANGE_SLICES;
   x->n = x->coll.count - x->at;
@@ -72,7 +73,8 @@ size_t lm_exchange_workspace(const lm_exchange *x) {
   return reduces(x) ? bytes_of(x, received_n(x) * x->ranks) : 0;
 }
 
-bool lm_exchange_next(lm_exchange *x) {
+// Continues with the next phase or the next round. False: done.
+static bool next(lm_exchange *x) {
   bool sums = x->coll.kind == LM_COLL_ALL_REDUCE && reduces(x);
   if (sums && x->phase == LM_EXCHANGE_SLICES) {
     x->phase = LM_EXCHANGE_SUMS;
@@ -81,7 +83,7 @@ bool lm_exchange_next(lm_exchange *x) {
   x->at += x->n;
   if (x->at >= x->coll.count)
     return false;
-  lm_exchange_round(x);
+  round_begin(x);
   return true;
 }
 
@@ -183,7 +185,7 @@ static void peer_messages(const lm_exchange *x, int peer, messages *m) {
   }
 }
 
-int lm_exchange_messages(const lm_exchange *x, lm_message *out) {
+static int messages_of(const lm_exchange *x, lm_message *out) {
   messages m = {out, 0};
   for (int i = 1; i < x->ranks && !lm_exchange_by_library(x); i++)
     peer_messages(x, (x->me + i) % x->ranks, &m);
@@ -233,7 +235,7 @@ void lm_exchanges_make(lm_exchanges *g, const lm_coll *x, int n, int ranks, int 
         .me = me,
         .room = room,
     };
-    lm_exchange_round(&g->v[i]);
+    round_begin(&g->v[i]);
   }
 }
 
@@ -262,14 +264,14 @@ void lm_exchanges_place(lm_exchanges *g, uint8_t *workspace) {
 int lm_exchanges_messages(const lm_exchanges *g, lm_message *out) {
   int n = 0;
   for (int i = 0; i < g->n; i++)
-    n += lm_exchange_messages(&g->v[i], out + n);
+    n += messages_of(&g->v[i], out + n);
   return n;
 }
 
 bool lm_exchanges_next(lm_exchanges *g) {
   int n = 0;
   for (int i = 0; i < g->n; i++)
-    if (lm_exchange_next(&g->v[i]))
+    if (next(&g->v[i]))
       g->v[n++] = g->v[i];
   g->n = n;
   return n > 0;

@@ -8,10 +8,11 @@
 // workspace holds some elements of each rank, so a reduction works in rounds; the order of the sums
 // does not depend on it.
 //
-//   lm_exchange x = {.coll = …, .ranks = …, .me = …, .room = bytes of the workspace,};
-//   lm_exchange_round(&x); x.workspace = lm_exchange_workspace(&x) bytes;
-//   do { run lm_exchange_messages(&x, …); add what lm_exchange_sum(&x, …) names; }
-//   while (lm_exchange_next(&x));
+//   lm_exchanges_make(&g, colls, n, ranks, me, bytes of the workspace of each);
+//   do {
+//     lm_exchanges_place(&g, lm_exchanges_workspace(&g) bytes);
+//     run lm_exchanges_messages(&g, …); add what lm_exchange_sum(&g.v[i], …) names;
+//   } while (lm_exchanges_next(&g));
 #ifndef LM_COMM_EXCHANGE_H
 #define LM_COMM_EXCHANGE_H
 #include "runtime/comm/comm.h"
@@ -37,17 +38,10 @@ typedef struct lm_exchange {
 bool lm_exchange_reduces(lm_coll_kind k);
 // True if a library makes the sum: an exchange of it has no messages, and needs no workspace.
 bool lm_exchange_by_library(const lm_exchange *x);
-// Begins a round with the elements behind x->at.
-void lm_exchange_round(lm_exchange *x);
 size_t lm_exchange_workspace(const lm_exchange *x); // bytes of this round; 0: none
-// Fills `out`, which has space for 2 * ranks, with the messages of the phase. Returns their number.
-// Each rank begins with the next one, so that not all send to the same.
-int lm_exchange_messages(const lm_exchange *x, lm_message *out);
 // If the phase has received slices: fills from[ranks] with the slices to add, in the order of the
 // ranks, and returns the number of their elements, which may be 0. Otherwise -1.
 int64_t lm_exchange_sum(const lm_exchange *x, const void **from, void **to);
-// Continues with the next phase or the next round, which may need more workspace. False: done.
-bool lm_exchange_next(lm_exchange *x);
 // For an exchange of rows: true if `from` and `to` have space for as many rows as the counts say.
 bool lm_exchange_rows_fit(const lm_exchange *x);
 // For an exchange of rows: *to is the part of the result behind the last received row, which the
@@ -67,8 +61,10 @@ void lm_exchanges_make(lm_exchanges *g, const lm_coll *x, int n, int ranks, int 
 // sizes of messages are read: the messages to it then have no data.
 size_t lm_exchanges_workspace(const lm_exchanges *g);
 void lm_exchanges_place(lm_exchanges *g, uint8_t *workspace);
-// `out` has space for 2 * ranks * g->n.
+// Fills `out`, which has space for 2 * ranks * g->n, with the messages of the phase. Returns their
+// number. Each rank begins with the next one, so that not all send to the same.
 int lm_exchanges_messages(const lm_exchanges *g, lm_message *out);
-// Continues each. False: all are complete.
+// Continues each with its next phase or round, which may need more workspace. False: all are
+// complete.
 bool lm_exchanges_next(lm_exchanges *g);
 #endif

@@ -286,25 +286,6 @@ static double register_peak(int threads, lm_dtype dtype) {
   return 2 * threads * kind.multiply_adds / best.seconds;
 }
 
-// Each thread computes its own tiles of C, whose operands fit into its caches.
-double lm_cpu_gemm_peak(int threads, lm_dtype dtype) {
-  enum {
-    ROWS = 512,
-    COLS = 512,
-    DEPTH = 512,
-    RUNS = 20
-  };
-  lm_cpu_linear p = {
-      .m = (int64_t)ROWS * threads,
-      .k = DEPTH,
-      .n = COLS,
-      .count = 1,
-  };
-  lm_cpu_gemm_times t = lm_cpu_gemm_bench(&p, 1, dtype, threads, RUNS);
-  double best = t.forward < t.data ? t.forward : t.data;
-  return 2.0 * (double)p.m * (double)p.k * (double)p.n / best;
-}
-
 // f16 is widened to f32.
 double lm_cpu_peak(int threads, lm_dtype dtype) {
   if (dtype == LM_F16)

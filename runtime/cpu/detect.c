@@ -56,10 +56,6 @@ bool lm_cpu_has_bf16(void) {
   return lm_cpu_level_has_bf16(level_choose()); // before the first query, which fixes oneDNN's ISA
 }
 
-int lm_cpu_processors(void) {
-  return (int)sysconf(_SC_NPROCESSORS_CONF);
-}
-
 void lm_cpu_detect(lm_cpu_info *out) {
   *out = (lm_cpu_info){.cores = lm_processors()};
   const dnnl_version_t *v = dnnl_version();
@@ -74,7 +70,7 @@ void lm_cpu_target_find(lm_target *out) {
   snprintf(out->name, sizeof out->name, "cpu");
   snprintf(out->title, sizeof out->title, "%.*s", (int)sizeof out->title - 1, cpu.model);
   out->is_here = true;
-  out->units = lm_cpu_processors();
+  out->units = (int)sysconf(_SC_NPROCESSORS_CONF); // also those that the process may not use
   out->memory = lm_memory_of_machine();
   out->vector = lm_cpu_vector(&cpu);
   out->matrix = lm_cpu_matrix_unit(&cpu);

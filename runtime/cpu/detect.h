@@ -34,7 +34,6 @@ bool lm_cpu_prefers_code(const lm_cpu_info *cpu, lm_dtype operands);
 int lm_cpu_vector(const lm_cpu_info *cpu);
 // How generated code multiplies matrices of bf16; AMX only if the system permits it.
 lm_matrix_unit lm_cpu_matrix_unit(const lm_cpu_info *cpu);
-int lm_cpu_processors(void); // of the machine, including processors that the process may not use
 // This processor as a target, without figures that must be measured.
 void lm_cpu_target_find(lm_target *out);
 // A remark about lmc on this architecture, which doctor prints after isa; "" if there is none.

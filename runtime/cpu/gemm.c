@@ -369,10 +369,6 @@ static int64_t bytes_of(const lm_cpu_gemms *all, int64_t per_thread) {
   return per_thread ? all->threads * per_thread + ALIGN : 0;
 }
 
-int64_t lm_cpu_gemms_bytes(const lm_cpu_gemms *all) {
-  return bytes_of(all, all->per_thread);
-}
-
 // Not cleared: pages that no GEMM uses are never touched.
 static void workspaces_make(lm_cpu_gemms *all) {
   int64_t per_thread = all->call_bytes + all->other_bytes;
@@ -380,7 +376,7 @@ static void workspaces_make(lm_cpu_gemms *all) {
     return;
   lm_free(all->memory);
   all->per_thread = per_thread;
-  all->memory = lm_realloc(NULL, (size_t)lm_cpu_gemms_bytes(all));
+  all->memory = lm_realloc(NULL, (size_t)bytes_of(all, per_thread));
   all->workspace = all->memory + (ALIGN - (uintptr_t)all->memory % ALIGN);
 }
 

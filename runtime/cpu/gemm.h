@@ -58,7 +58,6 @@ typedef struct lm_cpu_gemm_options {
 } lm_cpu_gemm_options;
 lm_cpu_gemms *lm_cpu_gemms_create(const lm_cpu_gemm_options *o);
 void lm_cpu_gemms_destroy(lm_cpu_gemms *all);
-int64_t lm_cpu_gemms_bytes(const lm_cpu_gemms *all); // workspaces of all threads
 // Prepares all GEMMs of a plan, so that the first run allocates nothing; NULL if there are none.
 lm_cpu_gemms *lm_cpu_gemms_of_plan(const lm_plan *plan, const lm_cpu_gemm_options *o);
 // Bytes of the workspaces that lm_cpu_gemms_of_plan would allocate.
@@ -103,5 +102,4 @@ lm_cpu_gemm_times lm_cpu_gemm_bench(const lm_cpu_linear *p, int n, lm_dtype dtyp
 // Measured peak FLOP/s of `threads` cores (0: all cores) for operands of a type: multiply-adds in
 // registers, of f32 or, if the processor has them, of pairs of bf16 or of tiles of AMX.
 double lm_cpu_peak(int threads, lm_dtype dtype);
-double lm_cpu_gemm_peak(int threads, lm_dtype dtype); // by the library's GEMMs in cache
 #endif

@@ -205,9 +205,6 @@ void lm_matmuls_destroy(lm_matmuls *all) {
 int64_t lm_matmuls_workspace(const lm_matmuls *all) {
   return (all->workspace + 63) / 64 * 64;
 }
-const char *lm_matmul_name(const lm_matmul *x) {
-  return x->name;
-}
 
 // ---- running
 

@@ -25,6 +25,4 @@ int64_t lm_matmuls_workspace(const lm_matmuls *all);
 // thread: 0 … threads - 1; concurrent calls must have different numbers.
 void lm_matmul_run(const lm_matmuls *all, lm_matmul *x, int thread, const char *a, const char *b,
                    char *c, char *workspace);
-// The library's name of the implementation: "brg:avx512_core_amx", ….
-const char *lm_matmul_name(const lm_matmul *x);
 #endif

@@ -30,11 +30,11 @@ static const char *const OPTIONS[] = {"-default-device", "-w", "--ptxas-options=
 const char *const lm_cuda_archs[] = {"sm_80",  "sm_89",  "sm_90a", "sm_100a",
                                      "sm_103", "sm_120", NULL};
 
-const char *lm_cuda_arch_find(const char *name) {
+static bool arch_is_supported(const char *name) {
   for (int i = 0; lm_cuda_archs[i]; i++)
     if (!strcmp(lm_cuda_archs[i], name))
-      return lm_cuda_archs[i];
-  return NULL;
+      return true;
+  return false;
 }
 
 // ---- NVRTC
@@ -138,7 +138,8 @@ static bool is_unaligned(const lm_plan_buf *b) {
   return all % VECTOR != 0;
 }
 
-bool *lm_cuda_narrow_find(const lm_plan *plan, lm_arena *a) {
+// By kernel, in `a`: true if a step passes it a buffer that is not aligned to 16 bytes.
+static bool *narrow_find(const lm_plan *plan, lm_arena *a) {
   bool *narrow = LM_NEW_N(a, bool, plan->n_kernels + 1);
   for (int f = 0; f < plan->n_funcs; f++)
     for (int i = 0; i < plan->funcs[f].n_steps; i++) {
@@ -472,7 +473,7 @@ static lm_status missing_compile(compiler *c, const int *missing, int n) {
 }
 
 static lm_status compile(compiler *c) {
-  if (!lm_cuda_arch_find(c->o->arch))
+  if (!arch_is_supported(c->o->arch))
     return lm_fail(LM_USER, "unknown target %s", c->o->arch);
   LM_TRY(nvrtc_open(c->o->driver, &c->nvrtc));
   LM_TRY(arch_known(&c->nvrtc, c->o->arch));
@@ -503,7 +504,7 @@ lm_status lm_cuda_compile(const lm_plan *plan, const lm_cuda_compile_options *o,
                     .fd = -1,
                     .shared_fd = -1,
                 }};
-  c.narrow = o->narrow ? o->narrow : lm_cuda_narrow_find(plan, out->arena);
+  c.narrow = o->narrow ? o->narrow : narrow_find(plan, out->arena);
   c.early = lm_cuda_early_find(plan, o->arch, out->arena);
   lm_status s = compile(&c);
   lm_cache_close(&c.cache);

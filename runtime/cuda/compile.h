@@ -42,13 +42,9 @@ typedef struct lm_cuda_compile_options {
 
 // The supported architectures, NULL-terminated.
 extern const char *const lm_cuda_archs[];
-const char *
-lm_cuda_arch_find(const char *name); // the pointer in lm_cuda_archs; NULL if unsupported
 // Prints "NVRTC 13.0"; LM_ENV if there is no NVRTC.
 lm_status lm_cuda_nvrtc_version(lm_buf *out);
 lm_status lm_cuda_compile(const lm_plan *plan, const lm_cuda_compile_options *o, lm_cuda_code *out);
-// By kernel, in `a`: true if a step passes it a buffer that is not aligned to 16 bytes.
-bool *lm_cuda_narrow_find(const lm_plan *plan, lm_arena *a);
 // By kernel, in `a`: true if a launch may begin before the end of the kernel in front of it, and so
 // no operand is read as a constant.
 bool *lm_cuda_early_find(const lm_plan *plan, const char *arch, lm_arena *a);

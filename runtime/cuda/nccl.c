@@ -88,7 +88,8 @@ static lm_status settle_all(const lm_nccl *n, const link *x, int result, const c
   return s;
 }
 
-lm_status lm_nccl_check(lm_nccl *n) {
+// NULL, or the failure of a collective that was queued before.
+static lm_status queued_check(lm_nccl *n) {
   for (uint32_t i = 0; i < n->n_links; i++) {
     const link *x = &n->links[i];
     int result = 0;
@@ -131,7 +132,7 @@ static void collective_show(lm_nccl *n) {
 lm_status lm_nccl_wait(lm_nccl *n, void *event, int *result) {
   for (int times = 0; (*result = query(n, event)) == LM_CU_NOT_READY; times++) {
     LM_TRY(lm_comm_check(n->ranks));
-    LM_TRY(lm_nccl_check(n));
+    LM_TRY(queued_check(n));
     collective_show(n);
     lm_pause(times);
   }

@@ -75,8 +75,6 @@ lm_status lm_nccl_wait(lm_nccl *n, void *event, int *result);
 // come first. And behind a recording.
 lm_status lm_nccl_join(lm_nccl *n);
 void lm_nccl_joined(lm_nccl *n);
-// NULL, or the failure of a collective that was queued before.
-lm_status lm_nccl_check(lm_nccl *n);
 // The streams must be idle, unless the run has `failed`, and graphs destroyed.
 void lm_nccl_close(lm_nccl *n, bool failed);
 #endif

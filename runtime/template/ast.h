@@ -119,7 +119,5 @@ jt_node *jt_parse_expression(jt_parser *p);
 jt_node *jt_parse_tuple(jt_parser *p); // an expression, or several with commas between them
 // What a loop iterates: an `if` behind it is the loop's.
 jt_node *jt_parse_iterated(jt_parser *p);
-jt_node *jt_parse_target(jt_parser *p);                           // what `for` and `set` assign
 jt_node *jt_parse_filters(jt_parser *p, jt_node *of, bool begun); // begun: the first has no `|`
-void jt_parse_arguments(jt_parser *p, jt_node *call);             // behind `(`
 #endif

@@ -28,9 +28,6 @@ typedef enum {
 jt_scope *jt_scope_new(jt_run *r, jt_scope *outer);
 void jt_scope_set(jt_run *r, jt_scope *s, jt_string name, jt_value v);
 jt_value jt_evaluate(jt_run *r, jt_scope *s, const jt_node *x); // x NULL: undefined
-jt_flow jt_execute(jt_run *r, jt_scope *s, const jt_node *first);
-// The text of statements, which is not output.
-jt_string jt_capture(jt_run *r, jt_scope *s, const jt_node *first);
 jt_value jt_macro_call(jt_run *r, const jt_macro *m, const jt_args *a);
 jt_value jt_loop_attribute(jt_run *r, const jt_loop *l, jt_string name);
 #endif

@@ -180,14 +180,7 @@ static jt_args arguments(jt_run *r, jt_scope *s, const jt_node *x) {
   return a;
 }
 
-static jt_value call(jt_run *r, jt_scope *s, const jt_node *x) {
-  jt_value f = jt_evaluate(r, s, x->a);
-  jt_args a = arguments(r, s, x);
-  r->line = x->line;
-  return r->fault ? f : jt_call(r, &f, &a);
-}
-
-jt_value jt_call(jt_run *r, const jt_value *f, const jt_args *a) {
+static jt_value call_value(jt_run *r, const jt_value *f, const jt_args *a) {
   switch (f->kind) {
   case JT_MACRO: return jt_macro_call(r, f->macro, a);
   case JT_FUNCTION: return jt_function(r, f->s, a);
@@ -195,6 +188,13 @@ jt_value jt_call(jt_run *r, const jt_value *f, const jt_args *a) {
   case JT_UNDEFINED: return jt_fail(r, "'%.*s' is undefined", (int)f->s.n, f->s.p);
   default: return jt_fail(r, "%s cannot be called", jt_kind_name(f));
   }
+}
+
+static jt_value call(jt_run *r, jt_scope *s, const jt_node *x) {
+  jt_value f = jt_evaluate(r, s, x->a);
+  jt_args a = arguments(r, s, x);
+  r->line = x->line;
+  return r->fault ? f : call_value(r, &f, &a);
 }
 
 // ---- literals

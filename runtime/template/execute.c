@@ -7,6 +7,10 @@ enum {
   DEEPEST = 64 // macros that call each other
 };
 
+static jt_flow execute(jt_run *r, jt_scope *s, const jt_node *first);
+// The text of statements, which is not output.
+static jt_string capture(jt_run *r, jt_scope *s, const jt_node *first);
+
 // ---- assignment
 
 static void member_assign(jt_run *r, jt_scope *s, const jt_node *target, jt_value v) {
@@ -84,10 +88,10 @@ static jt_flow loop_execute(jt_run *r, jt_scope *s, const jt_node *x) {
     jt_scope_set(r, inner, jt_text("loop"), (jt_value){.kind = JT_LOOP, .loop = loop});
     assign(r, inner, x->target, l->v[i]);
     jt_pay(r, 64);
-    if (jt_execute(r, inner, x->body) == JT_BREAKS)
+    if (execute(r, inner, x->body) == JT_BREAKS)
       return JT_RUNS;
   }
-  return n ? JT_RUNS : jt_execute(r, s, x->otherwise);
+  return n ? JT_RUNS : execute(r, s, x->otherwise);
 }
 
 // ---- macros
@@ -112,7 +116,7 @@ jt_value jt_macro_call(jt_run *r, const jt_macro *m, const jt_args *a) {
   }
   if (used < a->n_named)
     jt_fail(r, "macro '%s' has no argument '%s', or it is given twice", x->text.p, a->names[0].p);
-  jt_string text = jt_capture(r, s, x->body);
+  jt_string text = capture(r, s, x->body);
   r->depth--;
   r->line = line;
   return jt_str(text);
@@ -132,10 +136,10 @@ static void output(jt_run *r, jt_scope *s, const jt_node *x) {
     jt_out_add(r, r->out, jt_to_string(r, &v));
 }
 
-jt_string jt_capture(jt_run *r, jt_scope *s, const jt_node *first) {
+static jt_string capture(jt_run *r, jt_scope *s, const jt_node *first) {
   jt_out o = {0}, *outer = r->out;
   r->out = &o;
-  jt_execute(r, s, first);
+  execute(r, s, first);
   r->out = outer;
   return jt_out_string(&o);
 }
@@ -156,7 +160,7 @@ static jt_value block_filter(jt_run *r, jt_scope *s, const jt_node *x, jt_value 
 }
 
 static jt_value block_value(jt_run *r, jt_scope *s, const jt_node *x) {
-  jt_value text = jt_str(jt_capture(r, jt_scope_new(r, s), x->body));
+  jt_value text = jt_str(capture(r, jt_scope_new(r, s), x->body));
   return block_filter(r, s, x->a, text);
 }
 
@@ -168,7 +172,7 @@ static void generation(jt_run *r, jt_scope *s, const jt_node *x) {
   }
   bool outer = r->out->generation;
   r->out->generation = true;
-  jt_execute(r, jt_scope_new(r, s), x->body);
+  execute(r, jt_scope_new(r, s), x->body);
   r->out->generation = outer;
 }
 
@@ -178,7 +182,7 @@ static jt_flow execute_one(jt_run *r, jt_scope *s, const jt_node *x) {
   case JN_OUTPUT: output(r, s, x); return JT_RUNS;
   case JN_IF:
     v = jt_evaluate(r, s, x->a);
-    return jt_execute(r, s, jt_truth(&v) ? x->body : x->otherwise);
+    return execute(r, s, jt_truth(&v) ? x->body : x->otherwise);
   case JN_FOR: return loop_execute(r, s, x);
   case JN_SET: assign(r, s, x->target, jt_evaluate(r, s, x->a)); return JT_RUNS;
   case JN_SET_BLOCK: assign(r, s, x->target, block_value(r, s, x)); return JT_RUNS;
@@ -195,7 +199,7 @@ static jt_flow execute_one(jt_run *r, jt_scope *s, const jt_node *x) {
   }
 }
 
-jt_flow jt_execute(jt_run *r, jt_scope *s, const jt_node *x) {
+static jt_flow execute(jt_run *r, jt_scope *s, const jt_node *x) {
   for (; x && !r->fault; x = x->next) {
     r->line = x->line;
     jt_pay(r, 64);
@@ -252,7 +256,7 @@ lm_status lm_template_render(const lm_template *t, const lm_template_input *in, 
   jt_scope *s = jt_scope_new(&r, NULL);
   variables_set(&r, s);
   // variables that the template sets hide the given ones
-  jt_execute(&r, jt_scope_new(&r, s), t->body);
+  execute(&r, jt_scope_new(&r, s), t->body);
   if (!r.fault)
     result_copy(&o, out);
   lm_arena_destroy(a);

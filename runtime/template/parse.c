@@ -92,7 +92,8 @@ static jt_node *one_target(jt_parser *p) {
   return member;
 }
 
-jt_node *jt_parse_target(jt_parser *p) {
+// What `for` and `set` assign.
+static jt_node *target(jt_parser *p) {
   bool parentheses = jt_skip(p, JT_SIGN, "(");
   jt_node *x = one_target(p);
   if (jt_at(p, JT_SIGN, ",")) {
@@ -162,7 +163,7 @@ static jt_node *for_parse(jt_parser *p) {
   static const char *const ends[] = {"else", "endfor", NULL};
   jt_node *x = jt_node_new(p, JN_FOR);
   p->at++;
-  x->target = jt_parse_target(p);
+  x->target = target(p);
   jt_expect(p, JT_NAME, "in");
   x->a = jt_parse_iterated(p);
   if (jt_skip(p, JT_NAME, "if"))
@@ -180,7 +181,7 @@ static jt_node *for_parse(jt_parser *p) {
 static jt_node *set_parse(jt_parser *p) {
   jt_node *x = jt_node_new(p, JN_SET);
   p->at++;
-  x->target = jt_parse_target(p);
+  x->target = target(p);
   if (jt_skip(p, JT_SIGN, "=")) {
     x->a = jt_parse_tuple(p);
     jt_expect(p, JT_END_TAG, NULL);

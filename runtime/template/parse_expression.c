@@ -146,7 +146,8 @@ static jt_node *primary(jt_parser *p) {
 
 // ---- behind a primary expression
 
-void jt_parse_arguments(jt_parser *p, jt_node *call) {
+// The arguments behind `(`.
+static void call_arguments(jt_parser *p, jt_node *call) {
   while (has_element(p, call, ")")) {
     const jt_token *t = jt_peek(p);
     bool named = t->kind == JT_NAME && jt_token_is(jt_look(p), JT_SIGN, "=");
@@ -167,7 +168,7 @@ static jt_node *call_of(jt_parser *p, jt_node *f) {
   jt_node *x = jt_node_new(p, JN_CALL);
   x->a = f;
   p->at++;
-  jt_parse_arguments(p, x);
+  call_arguments(p, x);
   return x;
 }
 
@@ -244,7 +245,7 @@ static jt_node *test_of(jt_parser *p, jt_node *of) {
               !jt_at(p, JT_NAME, "and");
   bool opens = next->kind == JT_SIGN && next->n == 1 && strchr("[{", *next->p);
   if (jt_skip(p, JT_SIGN, "("))
-    jt_parse_arguments(p, x);
+    call_arguments(p, x);
   else if (word || opens || next->kind == JT_TEXT || next->kind == JT_WHOLE ||
            next->kind == JT_REAL)
     jt_node_push(p, x, postfix(p, primary(p)));
@@ -263,7 +264,7 @@ jt_node *jt_parse_filters(jt_parser *p, jt_node *of, bool begun) {
     if (!p->fault && !jt_has_filter(x->text))
       jt_refuse(p, t->line, "filter '%s' is unsupported", x->text.p);
     if (jt_skip(p, JT_SIGN, "("))
-      jt_parse_arguments(p, x);
+      call_arguments(p, x);
     of = x;
   }
   return of;

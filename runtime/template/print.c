@@ -57,7 +57,9 @@ static bool scalar_print(const jt_value *v, bool json, char *out, size_t room) {
   }
 }
 
-// ---- repr
+// ---- Python's repr
+
+static void repr(jt_run *r, const jt_value *v, jt_out *o);
 
 static bool is_printable(uint32_t c) {
   switch (utf8proc_category((utf8proc_int32_t)c)) {
@@ -109,7 +111,7 @@ static void list_repr(jt_run *r, const jt_list *l, jt_out *o) {
   puts_own(r, o, tuple ? "(" : "[", l->from);
   for (uint32_t i = 0; i < l->n && !r->fault; i++) {
     puts_own(r, o, i ? ", " : "", l->from);
-    jt_repr(r, &l->v[i], o);
+    repr(r, &l->v[i], o);
   }
   puts_own(r, o, tuple ? l->n == 1 ? ",)" : ")" : "]", l->from);
 }
@@ -118,14 +120,14 @@ static void dict_repr(jt_run *r, const jt_dict *d, jt_out *o) {
   puts_own(r, o, "{", d->from);
   for (uint32_t i = 0; i < d->n && !r->fault; i++) {
     puts_own(r, o, i ? ", " : "", d->from);
-    jt_repr(r, &d->keys[i], o);
+    repr(r, &d->keys[i], o);
     puts_own(r, o, ": ", d->from);
-    jt_repr(r, &d->values[i], o);
+    repr(r, &d->values[i], o);
   }
   puts_own(r, o, "}", d->from);
 }
 
-void jt_repr(jt_run *r, const jt_value *v, jt_out *o) {
+static void repr(jt_run *r, const jt_value *v, jt_out *o) {
   char text[64];
   jt_pay(r, 64);
   if (scalar_print(v, false, text, sizeof text))
@@ -169,7 +171,7 @@ jt_string jt_to_string(jt_run *r, const jt_value *v) {
     return jt_text("");
   jt_parts_fail(r, v);
   jt_out o = {0};
-  jt_repr(r, v, &o);
+  repr(r, v, &o);
   return jt_out_string(&o);
 }
 

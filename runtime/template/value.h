@@ -158,8 +158,7 @@ int64_t jt_whole(const jt_value *v);           // of a bool or an integer
 int jt_string_order(jt_string x, jt_string y); // < 0, 0, > 0: by code points
 // Where a text is needed: a fault, and true, if v is the parts of a message or one of them.
 bool jt_parts_fail(jt_run *r, const jt_value *v);
-jt_string jt_to_string(jt_run *r, const jt_value *v);  // Python's str
-void jt_repr(jt_run *r, const jt_value *v, jt_out *o); // Python's repr
+jt_string jt_to_string(jt_run *r, const jt_value *v); // Python's str
 typedef struct jt_json {
   jt_string indent; // of a level
   bool lines;       // an indent was given
@@ -182,7 +181,6 @@ const jt_value *jt_arg(const jt_args *a, uint32_t i, const char *name);
 // separated by spaces.
 bool jt_args_fit(jt_run *r, const jt_args *a, const char *what, uint32_t least, uint32_t most,
                  const char *names);
-jt_value jt_call(jt_run *r, const jt_value *f, const jt_args *a);
 jt_value jt_attribute(jt_run *r, const jt_value *of, jt_string name); // of.name
 jt_value jt_item(jt_run *r, const jt_value *of, const jt_value *key); // of[key]
 jt_value jt_slice(jt_run *r, const jt_value *of, const jt_value *first, const jt_value *end,

@@ -1,7 +1,8 @@
 // words.c - see words.h.
 #include "runtime/tokenizer/words.h"
 
-lm_word *lm_word_at(const lm_word_table *t, const char *p, size_t n) {
+// The slot of a word, or the empty slot for it. Requires a free slot.
+static lm_word *word_at(const lm_word_table *t, const char *p, size_t n) {
   size_t at = lm_hash(p, n, 0) & (t->cap - 1);
   while (t->at[at].p && (t->at[at].n != n || memcmp(t->at[at].p, p, n)))
     at = (at + 1) & (t->cap - 1);
@@ -14,14 +15,14 @@ static void table_grow(lm_word_table *t) {
   t->at = lm_calloc(t->cap, sizeof *t->at);
   for (size_t i = 0; i < old.cap; i++)
     if (old.at[i].p)
-      *lm_word_at(t, old.at[i].p, old.at[i].n) = old.at[i];
+      *word_at(t, old.at[i].p, old.at[i].n) = old.at[i];
   lm_free(old.at);
 }
 
 lm_word *lm_word_count(lm_word_table *t, const char *p, size_t n, uint64_t count) {
   if (2 * (t->n + 1) > t->cap)
     table_grow(t);
-  lm_word *w = lm_word_at(t, p, n);
+  lm_word *w = word_at(t, p, n);
   if (!w->p) {
     *w = (lm_word){lm_arena_strndup(t->arena, p, n), (uint32_t)n, 0};
     t->n++;

@@ -16,8 +16,6 @@ typedef struct lm_word_table {
   lm_arena *arena; // holds the bytes of the words
 } lm_word_table;
 
-// The slot of a word, or the empty slot for it. Requires a free slot.
-lm_word *lm_word_at(const lm_word_table *t, const char *p, size_t n);
 // Adds to the count of a word, which is copied when it is new. The word stays in the table until
 // the next call.
 lm_word *lm_word_count(lm_word_table *t, const char *p, size_t n, uint64_t count);

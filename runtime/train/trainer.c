@@ -190,11 +190,6 @@ lm_status lm_trainer_init_states(lm_trainer *t) {
   return s;
 }
 
-lm_status lm_trainer_init(lm_trainer *t, uint64_t seed) {
-  LM_TRY(lm_init_params(t->o.exec, t->o.plan, seed));
-  return lm_trainer_init_states(t);
-}
-
 // ---- gradients
 
 static int64_t positions_used(const lm_batch_ports *b) {

@@ -72,9 +72,7 @@ typedef struct lm_trainer lm_trainer;
 lm_status lm_trainer_create(const lm_trainer_options *o, lm_trainer **out);
 void lm_trainer_destroy(lm_trainer *t); // t may be NULL
 const lm_trainer_options *lm_trainer_options_of(const lm_trainer *t);
-// Initializes the parameters from the seed, and the states. Some states are copies of parameters:
-// call lm_trainer_init_states after parameters were loaded from elsewhere.
-lm_status lm_trainer_init(lm_trainer *t, uint64_t seed);
+// Initializes the states of the optimizer, after the parameters: some states are copies of them.
 lm_status lm_trainer_init_states(lm_trainer *t);
 
 // Computes the gradients of a step (from 1) on batch `batch` of the data (from 0). Afterwards the

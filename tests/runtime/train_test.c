@@ -64,7 +64,8 @@ static bench bench_open(const char *folder, int64_t steps) {
                           .n_tables = 1,
                           .states = states};
   CHECK_OK(lm_trainer_create(&o, &b.trainer));
-  CHECK_OK(lm_trainer_init(b.trainer, 7));
+  CHECK_OK(lm_init_params(b.exec, plan, 7));
+  CHECK_OK(lm_trainer_init_states(b.trainer));
   b.o = (lm_run_options){.trainer = b.trainer,
                          .steps = steps,
                          .seed = 7,

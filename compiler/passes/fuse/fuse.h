@@ -69,7 +69,6 @@ void lm_fuse_nodes_make(lm_fuse *s);
 // Visits the operations of r and of the loops in it.
 void lm_fuse_walk(lm_region *r, void (*fn)(lm_op *op, void *user), void *user);
 lm_fuse_node *lm_fuse_node_of(const lm_fuse *s, const lm_value *v); // NULL for arguments
-bool lm_fuse_is_column_sum(const lm_fuse_node *n);
 bool lm_fuse_is_view(const lm_op *op);
 // True if v is `cast (unrounded x)`: each kernel that reads v computes it from the f32 in memory.
 bool lm_fuse_rounds(const lm_value *v);

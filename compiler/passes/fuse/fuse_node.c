@@ -17,9 +17,6 @@ static const double FREE_BYTES = 1.3;
 lm_fuse_node *lm_fuse_node_of(const lm_fuse *s, const lm_value *v) {
   return v->def ? &s->nodes[v->def->mark] : NULL;
 }
-bool lm_fuse_is_column_sum(const lm_fuse_node *n) {
-  return n->chunk != 0;
-}
 
 bool lm_fuse_stays(const lm_op *op) {
   return lm_op_recompute_class(op) == LM_RECOMPUTE_UNFUSED || lm_plan_pads_in_place(op);

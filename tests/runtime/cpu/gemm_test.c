@@ -278,10 +278,17 @@ static void workspace_counts(void) {
   CHECK(threads_alive() == before);
 }
 
+// FLOP/s of a GEMM whose operands are in the caches of a core.
+static double gemm_rate(void) {
+  lm_cpu_linear p = {.m = 512, .k = 512, .n = 512, .count = 1};
+  lm_cpu_gemm_times t = lm_cpu_gemm_bench(&p, 1, LM_F32, 1, 20);
+  return 2.0 * (double)(p.m * p.k * p.n) / fmin(t.forward, t.data);
+}
+
 // GEMMs come near the peak of multiply-adds in registers. The margin is wide, since other processes
 // may disturb either measurement.
 static void peak_is_near(void) {
-  CHECK(lm_cpu_gemm_peak(1, LM_F32) > 0.1 * lm_cpu_peak(1, LM_F32));
+  CHECK(gemm_rate() > 0.1 * lm_cpu_peak(1, LM_F32));
   CHECK(lm_cpu_peak(1, LM_BF16) > 0);
 }
 
