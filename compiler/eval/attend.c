@@ -60,14 +60,6 @@ static lm_tensor in_order(work *w, lm_tensor x, lm_type t) {
   return apply(w, LM_OP_PERMUTE, NULL, &x, 1, &t);
 }
 
-static lm_type without(lm_type t, lm_type other) {
-  lm_type out = {.dtype = t.dtype};
-  for (int i = 0; i < t.rank; i++)
-    if (lm_type_find(other, t.axis[i]) < 0)
-      out.axis[out.rank++] = t.axis[i];
-  return out;
-}
-
 static lm_tensor scalar(work *w, lm_dtype t, double v) {
   lm_type type = lm_type_make(t, NULL, 0);
   return apply(w, LM_OP_CONST, &(lm_attr){.num = v}, NULL, 0, &type);
@@ -156,7 +148,7 @@ static lm_tensor delta_of(work *w, const lm_op *op) {
     return o;
   lm_type lse = op->in[LM_ATTEND_LSE]->type;
   lm_tensor go = of_value(w->e, op->in[LM_ATTEND_DO]);
-  lm_tensor delta = dot(w, go, o, without(o.type, lse));
+  lm_tensor delta = dot(w, go, o, lm_type_without(o.type, lse));
   delta.type.dtype = lse.dtype;
   return in_order(w, delta, lse);
 }
@@ -167,7 +159,7 @@ static lm_tensor score_cotangent(work *w, const lm_op *op, lm_tensor p) {
   lm_type space = lm_attend_space(op);
   lm_tensor v = of_value(e, op->in[LM_ATTEND_V]);
   lm_tensor go = of_value(e, op->in[LM_ATTEND_DO]);
-  lm_tensor raw = dot(w, go, v, without(v.type, space));
+  lm_tensor raw = dot(w, go, v, lm_type_without(v.type, space));
   raw.type.dtype = space.dtype;
   lm_tensor dp = apply2(w, LM_OP_MUL, in_order(w, raw, space),
                         of_value(e, lm_attend_yield(op, LM_ATTEND_FACTOR)));
@@ -194,7 +186,7 @@ lm_tensor lm_eval_attend_vjp(lm_eval *e, const lm_op *op) {
   lm_tensor g = score_cotangent(&w, op, p);
   scaled.type.dtype = go.type.dtype;
   lm_type v = op->in[LM_ATTEND_V]->type;
-  lm_tensor dv = dot(&w, scaled, go, without(lm_attend_space(op), v));
+  lm_tensor dv = dot(&w, scaled, go, lm_type_without(lm_attend_space(op), v));
   give(e, op->out[0], in_order(&w, dv, v));
   g = lm_tensor_copy(&g);
   work_free(&w);

@@ -410,8 +410,8 @@ lm_func *lm_func_get(const lm_module *m, lm_func_id id, int64_t seq);
 lm_func *lm_func_get_key(const lm_module *m, lm_func_key key);
 lm_func *lm_func_add_key(lm_module *m, lm_func_key key);
 void lm_func_remove(lm_module *m, lm_func *f);
-// Emit an operation and its results: lm_emit_op returns the operation, the others its only result.
 lm_value *lm_arg_add(lm_module *m, lm_region *r, lm_type type, lm_sym name);
+// Emit an operation and its results: lm_emit_op returns the operation, the others its only result.
 lm_op *lm_emit_op(lm_builder *b, lm_opcode code, lm_value *const *in, uint32_t n_in,
                   const lm_attr *attr, const lm_type *type);
 lm_value *lm_emit(lm_builder *b, lm_opcode code, lm_value *const *in, uint32_t n_in,
@@ -478,9 +478,9 @@ lm_module *lm_module_parse(lm_ctx *c, uint16_t source); // NULL with diagnostics
 // Checks structure, types by the shape rules, dominance, and the operations that the stage allows.
 // Appends the errors to `out`; true if there are none.
 bool lm_module_verify(const lm_module *m, lm_buf *out);
-// The attributes that an operation has: fields of lm_attr, and lm_op.body.
 
 // ---- the table (ops.c)
+// The attributes that an operation has: fields of lm_attr, and lm_op.body.
 enum {
   LM_A_AXES = 1,
   LM_A_TO = 2,

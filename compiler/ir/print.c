@@ -43,16 +43,6 @@ static void put_sym(lm_buf *out, const char *s) {
   put_name(out, s);
 }
 
-// The shortest decimal representation that reads back as v.
-static void put_number(lm_buf *out, double v) {
-  char text[40];
-  int digits = 15;
-  do
-    snprintf(text, sizeof text, "%.*g", digits, v);
-  while (strtod(text, NULL) != v && v == v && ++digits <= 17);
-  lm_buf_puts(out, text);
-}
-
 static void put_value(lm_buf *out, const lm_value *v) {
   if (v->name && plain(v->name) && !strpbrk(v->name, "#@"))
     lm_buf_printf(out, "%%%s.%u", v->name, v->id);
@@ -221,7 +211,7 @@ static void put_plain(const lm_module *m, lm_buf *out, const lm_op *op) {
     put_imm(out, op);
   if (has & LM_A_NUM) {
     lm_buf_puts(out, " ");
-    put_number(out, op->attr.num);
+    lm_buf_number(out, op->attr.num);
   }
 }
 
@@ -365,7 +355,7 @@ static void put_init(lm_buf *out, lm_init v) {
   lm_buf_puts(out, names[v.kind]);
   for (int i = 0; i < numbers[v.kind]; i++) {
     lm_buf_puts(out, i ? ", " : "(");
-    put_number(out, i ? v.b : v.a);
+    lm_buf_number(out, i ? v.b : v.a);
   }
   if (numbers[v.kind])
     lm_buf_puts(out, ")");

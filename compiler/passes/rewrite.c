@@ -122,6 +122,16 @@ void lm_operands_skip(lm_rewrite *r, lm_op *op, lm_opcode code) {
   lm_buf_free(&why);
 }
 
+void lm_loops_visit(lm_region *r, void (*visit)(lm_op *loop, void *user), void *user) {
+  for (lm_op *op = r->first, *next; op; op = next) {
+    next = op->next;
+    if (op->code != LM_OP_LOOP)
+      continue;
+    lm_loops_visit(op->body, visit, user);
+    visit(op, user);
+  }
+}
+
 static void region_visit(const lm_replacement *r, lm_region *region,
                          void (*visit)(const lm_replacement *r, lm_op *op)) {
   for (lm_op *op = region->first, *next; op; op = next) {

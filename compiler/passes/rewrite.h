@@ -40,6 +40,10 @@ typedef struct lm_replacement {
 void lm_replace_each(lm_module *m, const struct lm_pass_env *env,
                      void (*visit)(const lm_replacement *r, lm_op *op));
 
+// Calls `visit` for each loop of a region, inner loops before the loop around them. `visit` may
+// remove the loop, and emit operations in front of it and behind it.
+void lm_loops_visit(lm_region *r, void (*visit)(lm_op *loop, void *user), void *user);
+
 // True if op has no effects and no region, and does not end a region: it may be removed, moved or
 // merged.
 bool lm_op_pure(const lm_op *op);

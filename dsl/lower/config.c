@@ -20,17 +20,11 @@ enum {
 };
 
 static void number_print(lm_buf *b, double x) {
-  char text[32];
   if (x == floor(x) && fabs(x) < 0x1p53) { // readers expect a size without a decimal point
     lm_buf_printf(b, "%lld", (long long)x);
     return;
   }
-  for (int digits = 1; digits <= 17; digits++) {
-    snprintf(text, sizeof text, "%.*g", digits, x);
-    if (strtod(text, NULL) == x)
-      break;
-  }
-  lm_buf_puts(b, text);
+  lm_buf_number(b, x);
 }
 
 static bool value_print(lm_elab *e, const ast_expr *x, int depth, lm_buf *b);

@@ -68,6 +68,9 @@ void lm_buf_json_n(lm_buf *b, const char *s, size_t n); // the same for n bytes,
 // (0, 1e-6) denotes the exclusive bound 0; a `max` of 1e9 or more is mentioned only if x exceeds
 // it.
 void lm_buf_bounds(lm_buf *b, double min, double max, double x, const char *unit);
+// The fewest digits, from 15 on, that read back as x, without zeros at the end: "3", "0.1",
+// "1e+20".
+void lm_buf_number(lm_buf *b, double x);
 // Append a rounded quantity with its unit: "12.3 MB", "4.2M".
 void lm_show_bytes(lm_buf *b, double bytes);
 void lm_show_count(lm_buf *b, double n);

@@ -1,5 +1,6 @@
 // buf.c - growable text.
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "runtime/base/base.h"
@@ -48,6 +49,15 @@ void lm_buf_printf(lm_buf *b, const char *fmt, ...) {
   va_start(ap, fmt);
   lm_buf_vprintf(b, fmt, ap);
   va_end(ap);
+}
+
+void lm_buf_number(lm_buf *b, double x) {
+  char text[40];
+  int digits = 15;
+  do
+    snprintf(text, sizeof text, "%.*g", digits, x);
+  while (strtod(text, NULL) != x && x == x && ++digits <= 17);
+  lm_buf_puts(b, text);
 }
 
 void lm_buf_bounds(lm_buf *b, double min, double max, double x, const char *unit) {

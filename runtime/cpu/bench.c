@@ -57,44 +57,49 @@ static double best_time(lm_cpu_gemms *all, lm_plan_gemm g, lm_dtype ab, lm_dtype
   return best.seconds;
 }
 
-// x [m, k], w [k, n], y [m, n], all row-major
+lm_cpu_linear_gemms lm_cpu_linear_gemms_of(const lm_cpu_linear *p) {
+  lm_cpu_linear_gemms g;
+  g.forward = (lm_plan_gemm){.m = fixed(p->m),
+                             .n = fixed(p->n),
+                             .k = fixed(p->k),
+                             .a_m = p->k,
+                             .a_k = 1,
+                             .b_k = p->n,
+                             .b_n = 1,
+                             .c_m = p->n,
+                             .c_n = 1};
+  g.data = (lm_plan_gemm){.m = fixed(p->m),
+                          .n = fixed(p->k),
+                          .k = fixed(p->n),
+                          .a_m = p->n,
+                          .a_k = 1,
+                          .b_k = 1,
+                          .b_n = p->n,
+                          .c_m = p->k,
+                          .c_n = 1};
+  g.weight = (lm_plan_gemm){.m = fixed(p->k),
+                            .n = fixed(p->n),
+                            .k = fixed(p->m),
+                            .a_m = 1,
+                            .a_k = p->k,
+                            .b_k = p->n,
+                            .b_n = 1,
+                            .c_m = p->n,
+                            .c_n = 1,
+                            .accumulate = true};
+  return g;
+}
+
 static void projection_time(lm_cpu_gemms *all, const lm_cpu_linear *p, lm_dtype t, int repeats,
                             lm_cpu_gemm_times *total) {
   char *x = lm_cpu_matrix_make(p->m * p->k, t);
   char *w = lm_cpu_matrix_make(p->k * p->n, t);
   char *y = lm_cpu_matrix_make(p->m * p->n, t);
   char *sum = lm_cpu_zeros_make(p->k * p->n);
-  lm_plan_gemm forward = {.m = fixed(p->m),
-                          .n = fixed(p->n),
-                          .k = fixed(p->k),
-                          .a_m = p->k,
-                          .a_k = 1,
-                          .b_k = p->n,
-                          .b_n = 1,
-                          .c_m = p->n,
-                          .c_n = 1};
-  lm_plan_gemm data = {.m = fixed(p->m),
-                       .n = fixed(p->k),
-                       .k = fixed(p->n),
-                       .a_m = p->n,
-                       .a_k = 1,
-                       .b_k = 1,
-                       .b_n = p->n,
-                       .c_m = p->k,
-                       .c_n = 1};
-  lm_plan_gemm weight = {.m = fixed(p->k),
-                         .n = fixed(p->n),
-                         .k = fixed(p->m),
-                         .a_m = 1,
-                         .a_k = p->k,
-                         .b_k = p->n,
-                         .b_n = 1,
-                         .c_m = p->n,
-                         .c_n = 1,
-                         .accumulate = true};
-  total->forward += p->count * best_time(all, forward, t, t, x, w, y, repeats);
-  total->weight += p->count * best_time(all, weight, t, LM_F32, x, y, sum, repeats);
-  total->data += p->count * best_time(all, data, t, t, y, w, x, repeats);
+  lm_cpu_linear_gemms g = lm_cpu_linear_gemms_of(p);
+  total->forward += p->count * best_time(all, g.forward, t, t, x, w, y, repeats);
+  total->weight += p->count * best_time(all, g.weight, t, LM_F32, x, y, sum, repeats);
+  total->data += p->count * best_time(all, g.data, t, t, y, w, x, repeats);
   lm_free(x);
   lm_free(w);
   lm_free(y);

@@ -89,7 +89,13 @@ typedef struct lm_cpu_linear {
   int64_t m, k, n;
   int count;
 } lm_cpu_linear;
-// Seconds of the forward GEMM, the gradient of x and the gradient of w.
+// Its forward GEMM, the gradient of x and the gradient of w, which is accumulated; without dtypes.
+// All matrices are row-major.
+typedef struct lm_cpu_linear_gemms {
+  lm_plan_gemm forward, data, weight;
+} lm_cpu_linear_gemms;
+lm_cpu_linear_gemms lm_cpu_linear_gemms_of(const lm_cpu_linear *p);
+// Seconds of these.
 typedef struct lm_cpu_gemm_times {
   double forward, data, weight;
 } lm_cpu_gemm_times;

@@ -146,17 +146,7 @@ void lm_json_number(lm_buf *b, double x) {
     lm_buf_puts(b, "null");
     return;
   }
-  char text[40];
-  if (x == floor(x) && fabs(x) < 1e15) {
-    lm_buf_printf(b, "%.0f", x);
-    return;
-  }
-  for (int digits = 1; digits <= 17; digits++) {
-    snprintf(text, sizeof text, "%.*g", digits, x);
-    if (strtod(text, NULL) == x)
-      break;
-  }
-  lm_buf_puts(b, text);
+  lm_buf_number(b, x);
 }
 
 void lm_json_rename(json_t *object, const char *former, const char *name) {

@@ -15,13 +15,19 @@ typedef struct {
   int32_t made;
 } candidate;
 
+static bool comes_before(const candidate *a, const candidate *b) {
+  return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;
+}
+
+#define HEAP_ELEMENT candidate
+#define HEAP_BEFORE(user, a, b) comes_before(a, b)
+#include "runtime/tokenizer/heap.h"
+
 typedef struct {
   const lm_bpe *b;
   symbol *symbols;
   size_t cap_symbols;
-  candidate *heap;
-  size_t n_heap;
-  size_t cap_heap;
+  heap candidates;
   lm_tokens ids; // of the units of a word
 } encoder;
 
@@ -63,38 +69,6 @@ void lm_bpe_merge_set(lm_bpe *b, int32_t left, int32_t right, int32_t made, uint
 
 // ---- merging a word
 
-static bool comes_before(const candidate *a, const candidate *b) {
-  return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;
-}
-
-static void heap_push(encoder *e, candidate c) {
-  if (e->n_heap == e->cap_heap) {
-    e->cap_heap = e->cap_heap ? 2 * e->cap_heap : 64;
-    e->heap = lm_realloc(e->heap, e->cap_heap * sizeof *e->heap);
-  }
-  size_t i = e->n_heap++;
-  for (size_t up; i && comes_before(&c, &e->heap[up = (i - 1) / 2]); i = up)
-    e->heap[i] = e->heap[up];
-  e->heap[i] = c;
-}
-
-static candidate heap_pop(encoder *e) {
-  candidate top = e->heap[0];
-  candidate c = e->heap[--e->n_heap];
-  size_t i = 0;
-  size_t down;
-  while ((down = 2 * i + 1) < e->n_heap) {
-    if (down + 1 < e->n_heap && comes_before(&e->heap[down + 1], &e->heap[down]))
-      down++;
-    if (!comes_before(&e->heap[down], &c))
-      break;
-    e->heap[i] = e->heap[down];
-    i = down;
-  }
-  e->heap[i] = c;
-  return top;
-}
-
 // The pair that begins at symbol `at`, if it can be merged.
 static void pair_offer(encoder *e, int32_t at) {
   const symbol *s = &e->symbols[at];
@@ -102,7 +76,7 @@ static void pair_offer(encoder *e, int32_t at) {
     return;
   const lm_bpe_pair *p = pair_at(e->b, s->id, e->symbols[s->next].id);
   if (p->made >= 0)
-    heap_push(e, (candidate){p->rank, at, p->left, p->right, p->made});
+    heap_push(&e->candidates, NULL, (candidate){p->rank, at, p->left, p->right, p->made});
 }
 
 static bool still_there(const encoder *e, const candidate *c) {
@@ -156,8 +130,8 @@ static void word_merge(encoder *e, const lm_subword *t, const char *p, size_t n,
   if (e->b->n_pairs)
     for (int32_t i = 0; i + 1 < count; i++)
       pair_offer(e, i);
-  while (e->n_heap) {
-    candidate c = heap_pop(e);
+  while (e->candidates.n) {
+    candidate c = heap_pop(&e->candidates, NULL);
     if (still_there(e, &c))
       pair_merge(e, &c);
   }
@@ -182,7 +156,7 @@ static void *bpe_room_create(void) {
 static void bpe_room_destroy(void *room) {
   encoder *e = room;
   lm_free(e->symbols);
-  lm_free(e->heap);
+  lm_free(e->candidates.v);
   lm_tokens_free(&e->ids);
   lm_free(e);
 }

@@ -26,6 +26,19 @@ typedef struct {
   uint32_t pair;
 } entry;
 
+// By decreasing count, then increasing left id, then increasing right id.
+static bool comes_before(const pair *pairs, const entry *a, const entry *b) {
+  const pair *p = &pairs[a->pair];
+  const pair *q = &pairs[b->pair];
+  return a->count != b->count ? a->count > b->count
+         : p->left != q->left ? p->left < q->left
+                              : p->right < q->right;
+}
+
+#define HEAP_ELEMENT entry
+#define HEAP_BEFORE(user, a, b) comes_before(user, a, b)
+#include "runtime/tokenizer/heap.h"
+
 typedef struct {
   lm_word *words;
   size_t n_words;
@@ -38,9 +51,7 @@ typedef struct {
   size_t cap_index; // hash table of pairs: 1 + index; 0: empty
   uint32_t *dirty;
   size_t n_dirty, cap_dirty; // pairs that gained occurrences in this iteration
-  entry *heap;
-  size_t n_heap;
-  size_t cap_heap;
+  heap entries;
   lm_buf text;
   uint64_t *ends;
   int32_t vocab;
@@ -165,63 +176,25 @@ static void word_pairs_add(trainer *t, uint32_t w, int sign, int32_t made) {
   }
 }
 
-// ---- heap: by decreasing count, then increasing left id, then increasing right id
-
-static bool comes_before(const trainer *t, const entry *a, const entry *b) {
-  const pair *p = &t->pairs[a->pair];
-  const pair *q = &t->pairs[b->pair];
-  return a->count != b->count ? a->count > b->count
-         : p->left != q->left ? p->left < q->left
-                              : p->right < q->right;
-}
-
-static void heap_push(trainer *t, entry e) {
-  if (t->n_heap == t->cap_heap) {
-    t->cap_heap = t->cap_heap ? 2 * t->cap_heap : 4096;
-    t->heap = lm_realloc(t->heap, t->cap_heap * sizeof *t->heap);
-  }
-  size_t i = t->n_heap++;
-  for (size_t up; i && comes_before(t, &e, &t->heap[up = (i - 1) / 2]); i = up)
-    t->heap[i] = t->heap[up];
-  t->heap[i] = e;
-}
-
-static entry heap_pop(trainer *t) {
-  entry top = t->heap[0];
-  entry e = t->heap[--t->n_heap];
-  size_t i = 0;
-  size_t down;
-  while ((down = 2 * i + 1) < t->n_heap) {
-    if (down + 1 < t->n_heap && comes_before(t, &t->heap[down + 1], &t->heap[down]))
-      down++;
-    if (!comes_before(t, &t->heap[down], &e))
-      break;
-    t->heap[i] = t->heap[down];
-    i = down;
-  }
-  t->heap[i] = e;
-  return top;
-}
-
 static void dirty_push(trainer *t) {
   for (size_t i = 0; i < t->n_dirty; i++) {
     pair *p = &t->pairs[t->dirty[i]];
     p->dirty = false;
     if (p->count > 0)
-      heap_push(t, (entry){p->count, t->dirty[i]});
+      heap_push(&t->entries, t->pairs, (entry){p->count, t->dirty[i]});
   }
   t->n_dirty = 0;
 }
 
 // The most frequent pair; NULL if no pair occurs twice.
 static pair *pair_best(trainer *t) {
-  while (t->n_heap) {
-    entry e = heap_pop(t);
+  while (t->entries.n) {
+    entry e = heap_pop(&t->entries, t->pairs);
     pair *p = &t->pairs[e.pair];
     if (p->count == e.count)
       return e.count >= 2 ? p : NULL;
     if (p->count > 0)
-      heap_push(t, (entry){p->count, e.pair});
+      heap_push(&t->entries, t->pairs, (entry){p->count, e.pair});
   }
   return NULL;
 }
@@ -349,7 +322,7 @@ static void trainer_free(trainer *t) {
   lm_free(t->pairs);
   lm_free(t->index);
   lm_free(t->dirty);
-  lm_free(t->heap);
+  lm_free(t->entries.v);
   lm_buf_free(&t->text);
   lm_free(t->ends);
   lm_free(t->merges);

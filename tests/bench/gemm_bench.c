@@ -48,10 +48,6 @@ static const model models[] = {
      5},
 };
 
-static lm_plan_extent fixed(int64_t n) {
-  return (lm_plan_extent){.fixed = n};
-}
-
 static double now(const bench *b) {
   struct timespec t;
   if (b->threads > 1)
@@ -116,44 +112,11 @@ static void gemm_bench(const bench *b, lm_plan_gemm g, int count, total *t) {
 }
 
 static void projection_bench(const bench *b, const char *name, const lm_cpu_linear *p, total *t) {
-  lm_plan_extent m = fixed(p->m);
-  lm_plan_extent k = fixed(p->k);
-  lm_plan_extent n = fixed(p->n);
+  lm_cpu_linear_gemms g = lm_cpu_linear_gemms_of(p);
   printf("%-6s %6d %6d %6d", name, (int)p->m, (int)p->k, (int)p->n);
-  gemm_bench(b,
-             (lm_plan_gemm){.m = m,
-                            .n = n,
-                            .k = k,
-                            .a_m = p->k,
-                            .a_k = 1,
-                            .b_k = p->n,
-                            .b_n = 1,
-                            .c_m = p->n,
-                            .c_n = 1},
-             p->count, t);
-  gemm_bench(b,
-             (lm_plan_gemm){.m = m,
-                            .n = k,
-                            .k = n,
-                            .a_m = p->n,
-                            .a_k = 1,
-                            .b_k = 1,
-                            .b_n = p->n,
-                            .c_m = p->k,
-                            .c_n = 1},
-             p->count, t);
-  gemm_bench(b,
-             (lm_plan_gemm){.m = k,
-                            .n = n,
-                            .k = m,
-                            .a_m = 1,
-                            .a_k = p->k,
-                            .b_k = p->n,
-                            .b_n = 1,
-                            .c_m = p->n,
-                            .c_n = 1,
-                            .accumulate = true},
-             p->count, t);
+  gemm_bench(b, g.forward, p->count, t);
+  gemm_bench(b, g.data, p->count, t);
+  gemm_bench(b, g.weight, p->count, t);
   printf("\n");
   fflush(stdout);
 }

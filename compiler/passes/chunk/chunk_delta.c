@@ -22,14 +22,9 @@
 
 // The axes of the state without n and p.
 static lm_type points_of(const lm_chunk *of) {
-  lm_type h = of->lift.scan->in[0]->type;
-  lm_type t = {
-      .dtype = LM_F32,
-  };
-  for (int i = 0; i < h.rank; i++)
-    if (lm_type_find(of->n, h.axis[i]) < 0 && lm_type_find(of->p, h.axis[i]) < 0)
-      t.axis[t.rank++] = h.axis[i];
-  return t;
+  lm_type t = of->lift.scan->in[0]->type;
+  t.dtype = LM_F32;
+  return lm_type_without(lm_type_without(t, of->n), of->p);
 }
 
 static lm_type with_axes(lm_type t, lm_type more) {

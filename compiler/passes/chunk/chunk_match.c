@@ -57,14 +57,6 @@ static bool has_any(lm_type t, lm_type axes) {
   return false;
 }
 
-static lm_type type_without(lm_type t, lm_type axes) {
-  lm_type out = {.dtype = t.dtype};
-  for (int i = 0; i < t.rank; i++)
-    if (lm_type_find(axes, t.axis[i]) < 0)
-      out.axis[out.rank++] = t.axis[i];
-  return out;
-}
-
 // v without the axes, of which its elements are equal; NULL if they may differ.
 static lm_value *value_without(without *w, lm_value *v, int depth) {
   if (!has_any(v->type, w->axes))
@@ -75,7 +67,7 @@ static lm_value *value_without(without *w, lm_value *v, int depth) {
   if (x || !op || !depth || !(moves || lm_op_has(op, LM_T_ELEMENTWISE)) || op->code == LM_OP_IOTA)
     return x;
   lm_value *in[LM_RANK];
-  lm_type t = type_without(v->type, w->axes);
+  lm_type t = lm_type_without(v->type, w->axes);
   for (uint32_t i = 0; i < op->n_in; i++)
     if (!(in[i] = value_without(w, op->in[i], depth - 1)))
       return NULL;
@@ -422,7 +414,7 @@ static lm_dtype dtype_of(const lm_chunk *c) {
 // v with n as its innermost axis, as GEMMs read it, if v is a multiplication.
 static lm_value *n_last(match *s, lm_value *v) {
   lm_type n = s->to->n;
-  lm_type to = type_without(v->type, n);
+  lm_type to = lm_type_without(v->type, n);
   if (!lm_op_is(v, LM_OP_MUL) || to.rank + n.rank != v->type.rank)
     return v;
   for (int i = 0; i < n.rank; i++)

@@ -113,7 +113,8 @@ typedef struct chainer {
   lm_value **map; // by value id: the replacements
 } chainer;
 
-static void loop_visit(const chainer *c, lm_op *loop) {
+static void loop_visit(lm_op *loop, void *user) {
+  const chainer *c = user;
   if (loop->n_in != 1 || loop->attr.n_axes != 1 || !body_fits(loop))
     return;
   lm_op *scan = scan_of(c->m, loop);
@@ -124,16 +125,6 @@ static void loop_visit(const chainer *c, lm_op *loop) {
   for (uint32_t i = 0; i < loop->n_out; i++)
     c->map[loop->out[i]->id] = scan->out[i];
   lm_op_remove(loop);
-}
-
-static void region_visit(const chainer *c, lm_region *r) {
-  for (lm_op *op = r->first, *next; op; op = next) {
-    next = op->next;
-    if (op->code != LM_OP_LOOP)
-      continue;
-    region_visit(c, op->body);
-    loop_visit(c, op);
-  }
 }
 
 bool lm_pass_chain_kernels(lm_module *m, const lm_pass_env *env) {
@@ -147,7 +138,7 @@ bool lm_pass_chain_kernels(lm_module *m, const lm_pass_env *env) {
         .env = env,
         .map = map,
     };
-    region_visit(&c, f->body);
+    lm_loops_visit(f->body, loop_visit, &c);
     lm_func_substitute(f, map, n);
     lm_free(map);
   }

@@ -33,14 +33,6 @@ static lm_type intersect(lm_type a, lm_type b) {
   return t;
 }
 
-static lm_type subtract(lm_type a, lm_type b) {
-  lm_type t = {0};
-  for (int i = 0; i < a.rank; i++)
-    if (lm_type_find(b, a.axis[i]) < 0)
-      t.axis[t.rank++] = a.axis[i];
-  return t;
-}
-
 // ---- paths between groups
 
 static uint32_t group_of(const lm_fuse *s, uint32_t node) {
@@ -141,7 +133,7 @@ static bool merged_axes(const lm_fuse *s, uint32_t a, uint32_t b, lm_type *out) 
     return false;
   lm_type x = s->nodes[a].allowed;
   lm_type y = s->nodes[b].allowed;
-  *out = subtract(x.rank >= y.rank ? intersect(x, y) : intersect(y, x), touched);
+  *out = lm_type_without(x.rank >= y.rank ? intersect(x, y) : intersect(y, x), touched);
   bool fixed_a = has_column_sum(s, a);
   bool fixed_b = has_column_sum(s, b);
   return (!fixed_a || lm_type_same_axes(*out, x)) && (!fixed_b || lm_type_same_axes(*out, y));

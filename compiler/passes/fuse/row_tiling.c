@@ -17,12 +17,8 @@ static lm_type axes_type(const lm_axis *axes, int n) {
 }
 
 lm_type lm_dot_free_axes(const lm_op *dot, int side) {
-  lm_type z = dot->out[0]->type;
-  lm_type other = dot->in[1 - side]->type;
-  lm_type own = {.dtype = LM_F32};
-  for (int i = 0; i < z.rank; i++)
-    if (lm_type_find(other, z.axis[i]) < 0)
-      own.axis[own.rank++] = z.axis[i];
+  lm_type own = lm_type_without(dot->out[0]->type, dot->in[1 - side]->type);
+  own.dtype = LM_F32;
   return own;
 }
 

@@ -272,24 +272,20 @@ static void defer(const deferral *d, const match *x, lm_builder *b) {
   lm_op_remove(x->accum); // pass dce removes the dot
 }
 
-static void region_visit(deferral *d, lm_region *r) {
-  for (lm_op *loop = r->first; loop; loop = loop->next) {
-    if (loop->code != LM_OP_LOOP)
-      continue;
-    region_visit(d, loop->body);
-    d->loop = loop;
-    find_all(d);
-    if (!d->n || !is_profitable(d))
-      continue;
-    lm_builder b = {
-        .m = d->m,
-        .at = r,
-        .before = loop->next,
-    };
-    lm_defer_order(loop, d->match[0].accum);
-    for (int i = 0; i < d->n; i++)
-      defer(d, &d->match[i], &b);
-  }
+static void loop_visit(lm_op *loop, void *user) {
+  deferral *d = user;
+  d->loop = loop;
+  find_all(d);
+  if (!d->n || !is_profitable(d))
+    return;
+  lm_builder b = {
+      .m = d->m,
+      .at = loop->parent,
+      .before = loop->next,
+  };
+  lm_defer_order(loop, d->match[0].accum);
+  for (int i = 0; i < d->n; i++)
+    defer(d, &d->match[i], &b);
 }
 
 static bool is_enabled(const lm_pass_env *env) {
@@ -310,7 +306,7 @@ bool lm_pass_defer_gemms(lm_module *m, const lm_pass_env *env) {
         .uses = uses,
         .n_uses = m->n_values,
     };
-    region_visit(&d, f->body);
+    lm_loops_visit(f->body, loop_visit, &d);
     lm_free(uses);
   }
   return true;

@@ -94,19 +94,15 @@ static void defer(const deferral *d, lm_op *accum, lm_value *chunks) {
 
 // Kernels are isolated, and sums of inner loops have moved behind these by the time that the loop
 // around them is visited.
-static void region_visit(deferral *d, lm_region *r) {
-  for (lm_op *loop = r->first; loop; loop = loop->next) {
-    if (loop->code != LM_OP_LOOP)
-      continue;
-    region_visit(d, loop->body);
-    d->loop = loop;
-    for (lm_op *op = loop->body->first, *next; op; op = next) {
-      next = op->next;
-      bool all = op->code == LM_OP_ACCUM && lm_defer_visits_all(d->m, loop, op);
-      lm_value *chunks = all ? chunks_of(d, op->in[op->n_in - 1]) : NULL;
-      if (chunks && is_small(d, chunks))
-        defer(d, op, chunks);
-    }
+static void loop_visit(lm_op *loop, void *user) {
+  deferral *d = user;
+  d->loop = loop;
+  for (lm_op *op = loop->body->first, *next; op; op = next) {
+    next = op->next;
+    bool all = op->code == LM_OP_ACCUM && lm_defer_visits_all(d->m, loop, op);
+    lm_value *chunks = all ? chunks_of(d, op->in[op->n_in - 1]) : NULL;
+    if (chunks && is_small(d, chunks))
+      defer(d, op, chunks);
   }
 }
 
@@ -121,7 +117,7 @@ bool lm_pass_defer_sums(lm_module *m, const lm_pass_env *env) {
         .uses = lm_func_uses(f),
         .n_uses = m->n_values,
     };
-    region_visit(&d, f->body);
+    lm_loops_visit(f->body, loop_visit, &d);
     lm_free(d.uses);
   }
   return true;
