@@ -129,7 +129,7 @@ static void func_add(lm_arena *a, lm_cost_rows *rows, int func, const lm_target 
 
 lm_cost_rows lm_cost_rows_find(lm_arena *a, const lm_plan *plan, int64_t n_micro,
                                const lm_target *t, lm_dtype dtype) {
-  lm_cost_rows rows = {.plan = plan};
+  lm_cost_rows rows = {.plan = plan, .unit = t->kind == LM_TARGET_CUDA ? 1e12 : 1e9};
   rows.n_calls = lm_cost_calls(plan, n_micro, rows.calls);
   for (int i = 0; i < rows.n_calls; i++)
     func_add(a, &rows, i, t, dtype);
@@ -220,7 +220,7 @@ static void row_print(const lm_cost_row *x, const lm_cost_rows *rows, lm_buf *ou
     lm_buf_printf(out, " %8.3f %5.2f", 1e3 * x->seconds, x->predicted / x->seconds);
   lm_buf_printf(out, " %8.3f %8.3f", 1e3 * x->predicted, 1e3 * x->lower_bound);
   if (!measured)
-    lm_buf_printf(out, " %7.1f", x->predicted > 0 ? 1e-12 * x->flops / x->predicted : 0);
+    lm_buf_printf(out, " %7.1f", x->predicted > 0 ? x->flops / x->predicted / rows->unit : 0);
   lm_buf_printf(out, "  %-6s %6lld  ", bound_words[x->bound], (long long)x->times);
   clipped_print(x->name, measured ? WHAT_MEASURED : WHAT, out);
   lm_buf_puts(out, "\n");
@@ -258,8 +258,9 @@ static void functions_print(const lm_cost_rows *rows, lm_buf *out) {
 void lm_cost_rows_print(const lm_cost_rows *rows, lm_buf *out) {
   const lm_cost_row **list = sorted(rows);
   bool measured = rows->seconds > 0;
+  const char *rate = rows->unit < 1e12 ? " GFLOP/s" : " TFLOP/s";
   lm_buf_printf(out, " share%s  model ms lower ms%s  bound   times  what\n",
-                measured ? "       ms model" : "", measured ? "" : " TFLOP/s");
+                measured ? "       ms model" : "", measured ? "" : rate);
   for (uint32_t i = 0; i < rows->n; i++)
     row_print(list[i], rows, out);
   lm_buf_puts(out, "100.0%");

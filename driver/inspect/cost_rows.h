@@ -27,6 +27,7 @@ typedef struct lm_cost_rows {
   uint32_t *row[LM_COST_CALLS];           // of each plan step of each function
   lm_cost_sum func[LM_COST_CALLS], step;  // predicted, with the gaps between launches
   double lower_bound, predicted, seconds; // of all rows
+  double unit;                            // FLOP/s of the table's column of rates: 1e9 or 1e12
   double *call;                           // of each call of a step, the least that was measured
   uint32_t n_call, cap_call;
 } lm_cost_rows;

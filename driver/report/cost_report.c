@@ -5,8 +5,8 @@ void lm_report_cost(const lm_target *t, const lm_step_cost *x, lm_buf *out) {
   double peak = 1e-9 * x->machine.math[x->dtype].peak;
   double memory = 1e-9 * lm_target_bandwidth(&x->machine);
   if (t->kind == LM_TARGET_CUDA)
-    lm_buf_printf(out, "%s, %s: %.1f GFLOP/s; %.1f GB/s from memory\n\n", t->title, t->arch, peak,
-                  memory);
+    lm_buf_printf(out, "%s, %s: %.1f TFLOP/s; %.0f GB/s from memory\n\n", t->title, t->arch,
+                  1e-3 * peak, memory);
   else
     lm_buf_printf(
         out, "%d thread%s: %.1f GFLOP/s; %.1f GB/s from memory, %.1f from the nearest cache\n\n",

@@ -115,13 +115,13 @@ static double tick_of(double range) {
   return (digit <= 1 ? 1 : digit <= 2 ? 2 : digit <= 5 ? 5 : 10) * power;
 }
 
-// Widens the range to whole ticks.
-static scale scale_make(double least, double most) {
+// Widens the range to whole ticks, which are at least `tick_min` apart.
+static scale scale_make(double least, double most, double tick_min) {
   if (!(most > least)) {
     most = least + fmax(fabs(least), 1) * 1e-3;
     least -= fmax(fabs(least), 1) * 1e-3;
   }
-  double tick = tick_of(most - least);
+  double tick = fmax(tick_of(most - least), tick_min);
   return (scale){floor(least / tick + 1e-9) * tick, ceil(most / tick - 1e-9) * tick, tick};
 }
 
@@ -149,7 +149,7 @@ static void ranges_find(const lm_curves *c, scale *x, scale *y) {
   double step;
   double value;
   double x0 = 0;
-  double x1 = 0;
+  double x1 = 1;
   double y0 = INFINITY;
   double y1 = -INFINITY;
   for (size_t i = 0; i < c->n; i++)
@@ -159,8 +159,8 @@ static void ranges_find(const lm_curves *c, scale *x, scale *y) {
       y0 = fmin(y0, value);
       y1 = fmax(y1, value);
     }
-  *x = scale_make(x0, x1);
-  *y = y1 >= y0 ? scale_make(y0, y1) : scale_make(0, 1);
+  *x = scale_make(x0, x1, 1);
+  *y = y1 >= y0 ? scale_make(y0, y1, 0) : scale_make(0, 1, 0);
 }
 
 // ---- marks

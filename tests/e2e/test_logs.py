@@ -43,6 +43,9 @@ def test_numbers(run):
     run("run", file, "--out", run.path("run"), "-q")
     lines = open(run.path("run/metrics.jsonl")).read().splitlines()
     check(all(f'"tokens": {json.loads(x)["tokens"]:d},' in x for x in lines), lines)
+    texts = xml.parse(run.path("run/loss.svg")).getroot().iter("{http://www.w3.org/2000/svg}text")
+    ticks = [t.text for t in texts if t.get("text-anchor") == "middle" and t.text[0].isdigit()]
+    check(ticks == ["0", "1", "2", "3", "4"], f"the ticks of the chart are whole steps: {ticks}")
     plain = small(run, steps=4, rows=64, name="plain.lm")
     want = run.trace(plain, "--values", "lr")["lr"]
     check(min(want) > 0 and all(abs(json.loads(x)["lr"] - lr) < 1e-6 * lr for x, lr in zip(lines, want)), f"{lines}, {want}")

@@ -117,6 +117,8 @@ def test_cost(run):
         check(("kernel" in row and not row["name"].startswith("attend")) == (row["instructions"] > 0), f"kernels must have instructions: {row}")
     check(abs(sum(row["lower_bound_s"] for row in cost["rows"]) / cost["lower_bound_s"] - 1) < 1e-3, "the bounds of the rows must add up to the bound of the step")
     check(sum(row["predicted_s"] for row in cost["rows"]) <= cost["predicted_s"] * 1.05, "a step must have the gaps too")
+    head, *rows = run("explain", file, "cost").splitlines()[2:3 + len(names)]
+    check("GFLOP/s" in head and max(float(row.split()[3]) for row in rows) > 0.1, "rates must be in GFLOP/s: " + "\n".join([head, *rows]))
     functions = {f["name"]: f for f in cost["functions"]}
     check(functions["micro"]["calls"] == 2 and functions["update"]["calls"] == 1, str(functions))
     check(abs(cost["tokens"] / cost["predicted_s"] / cost["tokens_per_s"] - 1) < 1e-3 and cost["tokens"] == 64, "tokens must be the tokens of a step")
@@ -142,7 +144,7 @@ def test_cost_elsewhere(run):
     check(costs["h100"]["rows"] == costs["sm_90a"]["rows"], "the first machine of the architecture must be used")
     # Most of it is launches; the plan of sm_90a has some less.
     check(costs["b200"]["predicted_s"] <= 1.15 * costs["h100"]["predicted_s"] <= 1.2 * costs["rtx-4090"]["predicted_s"], "faster machines must take less time")
-    check(run("explain", file, "cost", "--target", "h100", *bf16).startswith("NVIDIA H100 SXM, sm_90a: 989400.0 GFLOP/s; 3350.0 GB/s from memory"), "names the machine")
+    check(run("explain", file, "cost", "--target", "h100", *bf16).startswith("NVIDIA H100 SXM, sm_90a: 989.4 TFLOP/s; 3350 GB/s from memory"), "names the machine")
     rounded = json.loads(run("explain", file, "cost", "--target", "h100", "--set", "precision.compute=f32", "--set", "precision.matmul=tf32", "--json"))
     check(rounded["peak_flops"] == 494.7e12, f"f32 in TF32: {rounded['peak_flops']}")
 
