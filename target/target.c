@@ -43,7 +43,9 @@ void lm_target_set_bandwidth(lm_target *t, double bytes_per_second) {
 // later, and the host starts the next graph after CALL. A step of 1,041 launches in five graphs has
 // 1.0 to 1.3 ms of such gaps on an H100.
 static lm_target_rates rates_of(lm_target_kind kind) {
-  static const double LAUNCH = 2.5e-6, GAP = 0.85e-6, CALL = 50e-6;
+  static const double LAUNCH = 2.5e-6;
+  static const double GAP = 0.85e-6;
+  static const double CALL = 50e-6;
   // Of a CPU: threads that wake up and meet again; GEMMs of the library.
   static const double TEAM = 3e-6, LIBRARY = 0.85;
   if (kind == LM_TARGET_CUDA)

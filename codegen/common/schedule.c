@@ -20,7 +20,8 @@ static bool axis_is_parallel(const lm_op *kernel, lm_axis a) {
 }
 
 bool lm_kernel_fits(const lm_module *m, const lm_op *kernel, uint32_t operand, uint32_t result) {
-  lm_type x = kernel->in[operand]->type, y = kernel->out[result]->type;
+  lm_type x = kernel->in[operand]->type;
+  lm_type y = kernel->out[result]->type;
   if (x.dtype != y.dtype || lm_type_dynamic(m, x) || lm_type_dynamic(m, y))
     return lm_type_equal(x, y);
   return lm_type_elements(m, x) == lm_type_elements(m, y);

@@ -57,7 +57,8 @@ static bool shape_make(const lm_plan_gemm *g, gemm_shape *out) {
   bool any_rows = lm_plan_gemm_any_rows(g);
   bool transposed = g->c_n != 1;
   operand x = {bf16, g->a_m, g->a_k, 0}, y = {bf16, g->b_n, g->b_k, g->b_columns};
-  int64_t m = size_of(&g->m), n = size_of(&g->n);
+  int64_t m = size_of(&g->m);
+  int64_t n = size_of(&g->n);
   *out = (gemm_shape){transposed ? n : m, transposed ? m : n, size_of(&g->k),
                       transposed ? y : x, transposed ? x : y, any_rows};
   bool run_time = g->n.n_dyn || g->k.n_dyn;

@@ -17,7 +17,8 @@ bool lm_cpu_group_emit(const lm_op *op, lm_arena *arena, lm_kernel_code *out) {
     else
       lm_buf_printf(&text, " * %lld", (long long)a->size);
   }
-  bool counts = op->code == LM_OP_GROUP_COUNTS, order = op->code == LM_OP_GROUP_ORDER;
+  bool counts = op->code == LM_OP_GROUP_COUNTS;
+  bool order = op->code == LM_OP_GROUP_ORDER;
   lm_buf_puts(&text, ";\n  const int32_t *id = (const int32_t *)buf[0];\n  if (lo < hi)\n");
   if (counts)
     lm_buf_printf(&text, "    lm_group_counts(id, rows, %lld, (int32_t *)buf[1]);\n}\n",

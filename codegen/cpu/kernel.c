@@ -105,7 +105,8 @@ static int64_t max_points(const cpu_emit *e) {
 
 static void put_operand(cpu_emit *e, lm_buf *b, lm_type t, const char *name, bool read,
                         uint32_t buffer) {
-  const char *type = lm_gen_memory_type(t.dtype), *constant = read ? "const " : "";
+  const char *type = lm_gen_memory_type(t.dtype);
+  const char *constant = read ? "const " : "";
   lm_buf_printf(b, "%s%s *%s = (%s%s *)buf[%u]", constant, type, name, constant, type, buffer);
   lm_gen_type_note(&e->g, b, t);
 }
@@ -265,7 +266,10 @@ static void put_points(cpu_emit *e, lm_buf *b, const char *arrays) {
 // ---- text
 
 static void put_function(cpu_emit *e, lm_buf *out) {
-  lm_buf head = {0}, part = {0}, arrays = {0}, text = {0};
+  lm_buf head = {0};
+  lm_buf part = {0};
+  lm_buf arrays = {0};
+  lm_buf text = {0};
   if (e->scan)
     e->workspace[e->n_workspaces++] = lm_gen_scan_workspace(e->g.m, e->scan);
   put_rows(e, &head, &arrays);

@@ -92,7 +92,10 @@ static bool is_strided(const lm_gen_access *a, uint16_t var) {
 // in caches, those that are not contiguous are compared.
 static bool lanes_win(const cpu_emit *e) {
   uint16_t lane = cpu_group_var(e, e->n_groups - 1);
-  double inner = 0, lanes = 0, inner_strided = 0, lanes_strided = 0;
+  double inner = 0;
+  double lanes = 0;
+  double inner_strided = 0;
+  double lanes_strided = 0;
   for (uint32_t i = 0; i < e->g.n_accesses; i++) {
     const lm_gen_access *a = &e->g.accesses[i];
     const lm_gen_domain *d = &e->g.domains[a->pass];
@@ -116,7 +119,8 @@ static bool lanes_win(const cpu_emit *e) {
 }
 
 static void lanes_row(cpu_emit *e) {
-  int64_t row = 1, size = e->groups[e->n_groups - 1].size;
+  int64_t row = 1;
+  int64_t size = e->groups[e->n_groups - 1].size;
   for (uint32_t i = 0; i < e->g.s->n_nodes; i++)
     if (cpu_held_in_row(e, &e->g.s->nodes[i]) && cpu_row_elements(e, &e->g.s->nodes[i]) > row)
       row = cpu_row_elements(e, &e->g.s->nodes[i]);

@@ -284,7 +284,8 @@ static bool paths(parser *p, lm_global *g) {
 // A member has the axes of the packed global, and other adjacent ones instead of `along`. Its
 // memory has no rows of padding.
 static bool member_fits(const lm_module *m, const lm_global *packed, const lm_global *g) {
-  int more = g->type.rank - packed->type.rank, at = lm_type_find(packed->type, packed->along);
+  int more = g->type.rank - packed->type.rank;
+  int at = lm_type_find(packed->type, packed->along);
   if (g->kind != LM_GLOBAL_PARAM || g->n_stack != packed->n_stack || more < 0)
     return false;
   for (int i = 0; i < packed->type.rank; i++)

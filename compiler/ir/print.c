@@ -468,7 +468,8 @@ static void note_file(lm_op *op, void *user) {
 }
 
 static uint16_t *number_files(const lm_module *m) {
-  uint16_t *files = lm_calloc((size_t)m->ctx->n_sources + 1, sizeof *files), n = 0;
+  uint16_t *files = lm_calloc((size_t)m->ctx->n_sources + 1, sizeof *files);
+  uint16_t n = 0;
   for (const lm_func *f = m->funcs; f; f = f->next)
     lm_region_walk(f->body, note_file, files);
   for (uint32_t i = 0; i < m->n_globals; i++)

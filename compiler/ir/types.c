@@ -385,7 +385,8 @@ static int along_of(const lm_global *packed) {
 }
 
 int64_t lm_global_packed_size(const lm_module *m, const lm_global *packed, const lm_global *g) {
-  int n = g->type.rank - packed->type.rank + 1, at = along_of(packed);
+  int n = g->type.rank - packed->type.rank + 1;
+  int at = along_of(packed);
   int64_t size = 1;
   for (int i = at; i < at + n; i++)
     size *= lm_axis_size(m, g->type.axis[i]);

@@ -163,7 +163,8 @@ lm_value *lm_emit_fp8_blocks(lm_builder *b, lm_value *x, const lm_fp8_blocks *of
 }
 
 bool lm_fp8_blocks_fit_parts(const lm_module *m, const lm_op *gather, const lm_fp8_blocks *of) {
-  lm_axis part = gather->attr.axes[0], whole = gather->attr.to[0];
+  lm_axis part = gather->attr.axes[0];
+  lm_axis whole = gather->attr.to[0];
   for (int i = 0; i < of->n; i++) {
     const lm_fp8_axes *a = &of->along[i];
     bool has = false;
@@ -192,7 +193,8 @@ lm_value *lm_emit_fp8_blocks_gathered(lm_builder *b, const lm_op *gather, const 
   lm_module *m = b->m;
   int n = of->n;
   lm_value *x = gather->in[0];
-  lm_axis part = gather->attr.axes[0], whole = gather->attr.to[0];
+  lm_axis part = gather->attr.axes[0];
+  lm_axis whole = gather->attr.to[0];
   split s[2] = {0}, own[2] = {0};
   lm_type t = gather->out[0]->type;
   lm_axis rest = part, rest_whole = whole; // of the magnitudes; 0: ranks have parts of each block

@@ -84,7 +84,9 @@ static bool is_float_code(lm_type t) {
 // Whether s are the scales of x of some kind (compiler/ir/dot.h).
 static bool scales_fit(const lm_module *m, lm_type s, lm_type x, const lm_attr *over,
                        lm_scales kind) {
-  int64_t rows = 1, k = 1, elements = lm_scales_of(kind).elements;
+  int64_t rows = 1;
+  int64_t k = 1;
+  int64_t elements = lm_scales_of(kind).elements;
   for (int i = 0; i < x.rank; i++)
     *(lm_attr_has_axis(over, x.axis[i]) ? &k : &rows) *= lm_axis_size(m, x.axis[i]);
   int64_t columns = elements ? (k + elements - 1) / elements : 1;

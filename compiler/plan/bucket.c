@@ -72,7 +72,8 @@ static int before_sums(const planner *p, int i) {
 // The step, at the level of step i, before which it has to be.
 static int needed_at(const planner *p, int i) {
   int loop = p->steps[i].loop;
-  int end = loop >= 0 ? p->steps[loop].step.match : (int)p->n_steps, at = i + 1;
+  int end = loop >= 0 ? p->steps[loop].step.match : (int)p->n_steps;
+  int at = i + 1;
   while (at < end && !conflict(p, &p->steps[at], &p->steps[i]))
     at++;
   while (at < end && p->steps[at].loop != loop)
@@ -101,7 +102,8 @@ static void copies_move(planner *p) {
 // ---- buckets
 
 static bool same_kind(const pstep *a, const pstep *b) {
-  const lm_plan_comm *x = a->step.comm, *y = b->step.comm;
+  const lm_plan_comm *x = a->step.comm;
+  const lm_plan_comm *y = b->step.comm;
   return x->kind == y->kind && x->group == y->group && x->dtype == y->dtype && x->op == y->op;
 }
 

@@ -36,7 +36,8 @@ static const char *param_of_state(const lm_module *m, const lm_global *state, in
   int at = state->n_stack - 1;
   if (at < 0)
     return g->paths[0];
-  int64_t inner = lm_axis_size(m, state->type.axis[at]), all = lm_axis_size(m, g->type.axis[at]);
+  int64_t inner = lm_axis_size(m, state->type.axis[at]);
+  int64_t all = lm_axis_size(m, g->type.axis[at]);
   return g->paths[i / inner * all + state->first + i % inner];
 }
 
@@ -55,7 +56,8 @@ static void dim_set(const planner *p, lm_axis axis, lm_plan_param *out, lm_plan_
 // one; *rest is reduced to that of the outer ones.
 static int64_t instance_index(const lm_module *m, lm_axis axis, int64_t *rest, lm_plan_param *out) {
   const lm_axis_info *a = &m->axes[axis];
-  int64_t size = a->whole ? lm_axis_size(m, a->whole) : a->size, i = *rest % size;
+  int64_t size = a->whole ? lm_axis_size(m, a->whole) : a->size;
+  int64_t i = *rest % size;
   *rest /= size;
   if (a->mesh)
     out->stages = a->mesh;

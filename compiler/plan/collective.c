@@ -158,7 +158,8 @@ static void slices_receive(planner *p, lm_op *op, lm_coll_kind kind, int64_t cou
 }
 
 void lm_step_collective(planner *p, lm_op *op) {
-  lm_type x = op->in[0]->type, y = op->out[0]->type;
+  lm_type x = op->in[0]->type;
+  lm_type y = op->out[0]->type;
   const lm_attr *a = &op->attr;
   slices from, to = {.type = y};
   switch (op->code) {

@@ -41,7 +41,8 @@ static bool joins(const lm_plan *p, const lm_plan_func *f) {
 // The functions of the micro-batches of a step, of which the last one may be another.
 static int micros_add(const lm_plan *p, int64_t n_micro, bool extra, double steps,
                       lm_cost_call *out) {
-  lm_func_key key = {LM_FUNC_MICRO, .extra = extra}, end = {LM_FUNC_MICRO_LAST, .extra = extra};
+  lm_func_key key = {LM_FUNC_MICRO, .extra = extra};
+  lm_func_key end = {LM_FUNC_MICRO_LAST, .extra = extra};
   const lm_plan_func *f = lm_plan_func_get_key(p, key);
   const lm_plan_func *last = lm_plan_func_get_key(p, end);
   double others = (double)n_micro - (last ? 1 : 0);

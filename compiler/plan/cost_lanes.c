@@ -54,7 +54,8 @@ double lm_cost_exposed(const lm_target *t, const lm_plan *p, const lm_plan_func 
                        double *out_steps) {
   lm_plan_walk walk;
   double *seconds = lm_calloc((size_t)f->n_steps + 1, sizeof *seconds);
-  double *exposed = lm_calloc((size_t)f->n_steps + 1, sizeof *exposed), sum = 0;
+  double *exposed = lm_calloc((size_t)f->n_steps + 1, sizeof *exposed);
+  double sum = 0;
   simulation x = {
       .t = t,
       .f = f,

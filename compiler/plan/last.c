@@ -289,7 +289,8 @@ static bool layer_note(const joiner *j, unit *u, const touch *t) {
     return true;
   ref own = lm_ref_resolve(t->reduce);
   ref at = lm_ref_resolve(t->micro);
-  int64_t layer = own.loop[0], moves = at.loop[0];
+  int64_t layer = own.loop[0];
+  int64_t moves = at.loop[0];
   int sign = moves > 0 ? 1 : -1;
   if (!layer || moves != sign * layer || u->sign == -sign)
     return false;
@@ -412,7 +413,8 @@ static void units_sort(unit **v, int n) {
 
 // Unit k begins when unit k - WINDOW, or of the iteration before the last ones, has ended.
 static void units_put(joiner *j, unit **v, int n) {
-  int window = n < WINDOW ? n : WINDOW, end = (int)j->p->n_steps;
+  int window = n < WINDOW ? n : WINDOW;
+  int end = (int)j->p->n_steps;
   units_sort(v, n);
   for (int k = 0; k < n; k++) {
     bool next = k < window;

@@ -281,7 +281,8 @@ void lm_steps_merge(planner *p) {
 // ---- kernels that no step runs any more
 
 void lm_kernels_prune(lm_plan *plan) {
-  int *to = lm_calloc((size_t)plan->n_kernels + 1, sizeof *to), n = 0;
+  int *to = lm_calloc((size_t)plan->n_kernels + 1, sizeof *to);
+  int n = 0;
   for (int f = 0; f < plan->n_funcs; f++)
     for (int i = 0; i < plan->funcs[f].n_steps; i++) {
       int k = lm_plan_step_kernel(&plan->funcs[f].steps[i]);

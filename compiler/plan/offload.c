@@ -155,7 +155,8 @@ static void window_widen(const planner *p, int i, const ref *at, window *w) {
 // The window of one reference.
 static window window_of(const planner *p, int i, const ref *r, bool write) {
   ref at = lm_ref_resolve(r);
-  int depth = at.at->depth, loop = at.loop[depth] ? loop_at(p, i, depth) : -1;
+  int depth = at.at->depth;
+  int loop = at.loop[depth] ? loop_at(p, i, depth) : -1;
   range used = range_of(p, i, loop);
   window w = {
       .at = at.at,
@@ -185,7 +186,8 @@ static bool meet(const window *a, const window *b) {
 // Joins b, which later steps use, to a. A range is copied in unless the first step that uses it
 // writes all of it.
 static void window_join(window *a, const window *b) {
-  int64_t end = a->offset + a->bytes, other = b->offset + b->bytes;
+  int64_t end = a->offset + a->bytes;
+  int64_t other = b->offset + b->bytes;
   bool covered = b->offset >= a->offset && other <= end;
   covered &= b->from >= a->from && b->until <= a->until;
   a->reads |= b->first < a->first ? b->reads : !covered || (b->reads && !a->writes);
@@ -233,7 +235,8 @@ static int64_t iterations(const window *w) {
 static bool together(const planner *p, const window *a, const window *b) {
   if (a->loop < 0 || b->loop < 0)
     return true;
-  int a_end = p->steps[a->loop].step.match, b_end = p->steps[b->loop].step.match;
+  int a_end = p->steps[a->loop].step.match;
+  int b_end = p->steps[b->loop].step.match;
   return a->loop <= b_end && b->loop <= a_end;
 }
 

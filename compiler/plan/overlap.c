@@ -177,7 +177,8 @@ static bool is_ahead(const overlapper *o, int i) {
 
 // The one step of the loop that computes what ref r of step i reads; -1: there is none.
 static int source_of(const overlapper *o, int i, const ref *r) {
-  int loop = step_of(o, i)->loop, found = -1;
+  int loop = step_of(o, i)->loop;
+  int found = -1;
   for (int k = loop + 1; k < step_of(o, loop)->step.match; k++) {
     const pstep *s = step_of(o, k);
     for (int b = s->step.n_read; b < s->step.n_bufs; b++) {
@@ -263,7 +264,8 @@ static void handles_give(overlapper *o) {
   for (int i = 0; i < (int)o->p->n_steps; i++) {
     if (!overlaps(o, i))
       continue;
-    int wait = wait_of(i), n = o->fates[i].ahead ? SLOTS : 1;
+    int wait = wait_of(i);
+    int n = o->fates[i].ahead ? SLOTS : 1;
     bool apart = o->fates[i].ahead || o->fates[wait].before > wait + 1;
     if (!apart || o->handles + n > LM_PLAN_HANDLES) {
       o->fates[i].ahead = false;

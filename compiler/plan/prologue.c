@@ -73,11 +73,13 @@ static double seconds(const planner *p, const lm_cost_kernel *k) {
 // A is in a cache.
 static bool is_profitable(const planner *p, const pstep *kernel, const pstep *gemm,
                           const lm_kernel_code *code) {
-  const lm_plan_step *g = &gemm->step, *k = &kernel->step;
+  const lm_plan_step *g = &gemm->step;
+  const lm_plan_step *k = &kernel->step;
   const lm_target *t = &p->o->target;
   if (!(lm_target_bandwidth(t) > 0) || !t->units)
     return false;
-  double bytes = (double)g->moved, threads = threads_of(&code->launch);
+  double bytes = (double)g->moved;
+  double threads = threads_of(&code->launch);
   lm_cost_kernel alone =
                      {
                          .bytes = bytes,
@@ -93,7 +95,8 @@ static bool is_profitable(const planner *p, const pstep *kernel, const pstep *ge
 }
 
 static void step_fuse(planner *p, const pstep *kernel, pstep *gemm, const lm_kernel_code *code) {
-  const lm_plan_step *k = &kernel->step, *g = &gemm->step;
+  const lm_plan_step *k = &kernel->step;
+  const lm_plan_step *g = &gemm->step;
   int n = 0;
   pstep s = *gemm;
   s.step = (lm_plan_step){

@@ -131,7 +131,8 @@ static region_part stack_find(const planner *p, const lm_layout_region *r, int64
 }
 
 static void region_cut(planner *p, lm_func *f, const lm_layout_region *r) {
-  int64_t at = r->first * BLOCK_BYTES, end = at + r->n * BLOCK_BYTES;
+  int64_t at = r->first * BLOCK_BYTES;
+  int64_t end = at + r->n * BLOCK_BYTES;
   while (at < end) {
     region_part stack = stack_find(p, r, at);
     part_add(p, f, r, (region_part){at, stack.offset - at, 1});

@@ -29,7 +29,8 @@ void lm_step_loop_begin(planner *p, lm_op *op, int64_t count) {
 }
 
 void lm_step_loop_end(planner *p, lm_op *op) {
-  int loop = p->frames[0].step, end = (int)p->n_steps;
+  int loop = p->frames[0].step;
+  int end = (int)p->n_steps;
   p->depth = 0;
   pstep *s = lm_step_add(p, LM_STEP_END, op, 0);
   s->step.match = loop;
@@ -93,7 +94,8 @@ void lm_step_copy(planner *p, lm_op *op, lm_type t, const location *from, const 
 
 void lm_step_append(planner *p, lm_op *op, lm_type t, const location *from, const location *to,
                     int axis, int64_t limit, const location *at) {
-  lm_type whole = op->out[0]->type, scalar = {.dtype = LM_INT};
+  lm_type whole = op->out[0]->type;
+  lm_type scalar = {.dtype = LM_INT};
   pstep *s = lm_step_add(p, LM_STEP_COPY, op, 3);
   s->refs[0] = lm_location_ref(p, from, t);
   s->refs[1] = lm_location_ref(p, at, scalar);
@@ -311,7 +313,9 @@ static void part_refs_set(ref *to, const ref *parts, int n) {
 
 // Two steps: the parts of the results, then the results.
 static void step_split(planner *p, lm_op *op, const lm_kernel_code *code, const location *in) {
-  int n_in = (int)op->n_in, n_out = (int)op->n_out, n_parts = code->n_workspaces;
+  int n_in = (int)op->n_in;
+  int n_out = (int)op->n_out;
+  int n_parts = code->n_workspaces;
   ref parts[LM_KERNEL_WORKSPACES];
   pstep *s = lm_step_add(p, LM_STEP_KERNEL, op, n_in + n_parts);
   kernel_cost(p, op, &s->step);

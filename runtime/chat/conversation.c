@@ -239,8 +239,10 @@ static lm_status answer_read(const lm_chat *chat, json_t *prompt, const char *fi
 
 // Without a prompt: the messages that both answers begin with.
 static void prompt_find(lm_conversation c[2]) {
-  size_t n = json_array_size(c[0].messages), other = json_array_size(c[1].messages);
-  size_t most = (n < other ? n : other) - 1, i = 0;
+  size_t n = json_array_size(c[0].messages);
+  size_t other = json_array_size(c[1].messages);
+  size_t most = (n < other ? n : other) - 1;
+  size_t i = 0;
   while (i < most && json_equal(json_array_get(c[0].messages, i), json_array_get(c[1].messages, i)))
     i++;
   c[0].first = c[1].first = i;

@@ -123,7 +123,8 @@ static void peer_closed(lm_control *c, lm_peer *p) {
 
 static void result_add(lm_control *c, uint64_t seq, const char *label, const void *values,
                        size_t n) {
-  lm_result *r = lm_alloc(sizeof *r), **at = &c->results;
+  lm_result *r = lm_alloc(sizeof *r);
+  lm_result **at = &c->results;
   r->seq = seq;
   lm_label_copy(r->label, label);
   if (n)
@@ -158,7 +159,8 @@ static void gather_finish(lm_control *c) {
     if (!c->peers[r].gave)
       return;
   for (int r = 0; r < c->size; r++) {
-    const lm_peer *p = &c->peers[r], *first = &c->peers[0];
+    const lm_peer *p = &c->peers[r];
+    const lm_peer *first = &c->peers[0];
     if (p->seq != first->seq || strcmp(p->label, first->label) || p->given.n != first->given.n) {
       mismatch_report(c, p, first);
       lm_buf_free(&all);

@@ -138,7 +138,8 @@ lm_status lm_control_decide(lm_control *c, const char *what, void *value, size_t
 }
 
 lm_status lm_control_end(lm_control *c) {
-  uint8_t own = 0, *all = lm_alloc((size_t)c->size);
+  uint8_t own = 0;
+  uint8_t *all = lm_alloc((size_t)c->size);
   lm_status s = lm_control_agree(c, LM_CONTROL_END, &own, sizeof own, all);
   lm_free(all);
   return s;

@@ -49,7 +49,9 @@ static void addresses_list(lm_address *out) {
 
 // A port of a run that has just ended can be used again.
 static int listen_with(int family, const void *address, socklen_t bytes) {
-  int on = 1, off = 0, fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  int on = 1;
+  int off = 0;
+  int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0)
     return -1;
   bool open = family != AF_INET6 || !setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);

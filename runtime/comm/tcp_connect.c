@@ -111,7 +111,8 @@ static int guests_visit(guests *all, int rank, int size, const lm_address *own, 
   int n = 0, on = 1, made = 0;
   for (int i = 0; i < all->n; i++) {
     guest *x = &all->v[i];
-    bool stays = greeting_read(x), whole = x->got == sizeof x->g;
+    bool stays = greeting_read(x);
+    bool whole = x->got == sizeof x->g;
     if (stays && whole && greeting_good(x, rank, size, own) &&
         send(x->fd, "", 1, MSG_NOSIGNAL) == 1) {
       int *fd = &fds[x->g.rank];

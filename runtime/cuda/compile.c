@@ -480,7 +480,8 @@ static lm_status compile(compiler *c) {
   LM_TRY(lm_cache_open(c->out->arena, &c->cache));
   LM_TRY(sources_collect(c));
   names_make(c);
-  int n = 0, *missing = LM_NEW_N(c->out->arena, int, c->plan->n_kernels + 1);
+  int n = 0;
+  int *missing = LM_NEW_N(c->out->arena, int, c->plan->n_kernels + 1);
   for (int i = 0; i < c->plan->n_kernels; i++)
     if (!kernel_open(c, i))
       missing[n++] = i;

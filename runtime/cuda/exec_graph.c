@@ -97,7 +97,8 @@ static lm_status list_replay(cuda_exec *e, cuda_graph *g) {
 
 // The last function of the list is the current one afterwards, as without a graph.
 static lm_status graph_run(cuda_exec *e, cuda_graph *g) {
-  const lm_plan_func *first = g->work[0].f, *last = g->work[g->n - 1].f;
+  const lm_plan_func *first = g->work[0].f;
+  const lm_plan_func *last = g->work[g->n - 1].f;
   lm_buf name = {0};
   lm_buf_puts(&name, first->name);
   if (last != first)

@@ -14,7 +14,9 @@ typedef struct transfer {
 
 static lm_status elements_copy(void *user, const lm_tensor_run *r) {
   const transfer *x = user;
-  int64_t unit = lm_dtype_bytes(x->dtype), at = (r->first - x->first) * unit, bytes = r->n * unit;
+  int64_t unit = lm_dtype_bytes(x->dtype);
+  int64_t at = (r->first - x->first) * unit;
+  int64_t bytes = r->n * unit;
   return x->out ? lm_exec_read(x->e, r->arena, r->offset, bytes, x->out + at)
                 : lm_exec_write(x->e, r->arena, r->offset, bytes, x->from + at);
 }
@@ -23,7 +25,8 @@ static lm_status elements_copy(void *user, const lm_tensor_run *r) {
 static lm_status elements_convert(void *user, const lm_tensor_run *r) {
   const transfer *x = user;
   size_t unit = (size_t)lm_dtype_bytes(x->dtype);
-  int64_t at = r->first - x->first, bytes = r->n * (int64_t)unit;
+  int64_t at = r->first - x->first;
+  int64_t bytes = r->n * (int64_t)unit;
   const float *from = (const float *)(const void *)x->from;
   float *out = (float *)(void *)x->out;
   char *v = lm_alloc((size_t)bytes);

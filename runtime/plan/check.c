@@ -125,7 +125,8 @@ static void holds_respect(checker *c, int step) {
   const lm_plan_step *s = &c->f->steps[step];
   for (int i = 0; i < s->n_bufs; i++) {
     const lm_plan_buf *b = &s->bufs[i];
-    int64_t lo = offset_of(c, b), hi = lo + b->bytes;
+    int64_t lo = offset_of(c, b);
+    int64_t hi = lo + b->bytes;
     for (uint32_t k = 0; k < c->n_holds; k++) {
       const hold *h = &c->holds[k];
       if (h->arena == b->arena && lo < h->hi && h->lo < hi && (h->written || i >= s->n_read))
@@ -143,7 +144,8 @@ static bool is_under_way(const checker *c, int handle) {
 
 static void stash_touch(checker *c, int step, int i, bool write) {
   const lm_plan_buf *b = &c->f->steps[step].bufs[i];
-  int64_t now = 1 + (c->depth > 1 ? c->number[c->depth - 2] : 0), lo = offset_of(c, b);
+  int64_t now = 1 + (c->depth > 1 ? c->number[c->depth - 2] : 0);
+  int64_t lo = offset_of(c, b);
   if (b->arena != LM_ARENA_STASH || !bounds_hold(c, step, i))
     return;
   for (int64_t g = lo / GRANULE; g <= (lo + b->bytes - 1) / GRANULE; g++) {

@@ -75,7 +75,8 @@ lm_mesh_set lm_plan_divided(const lm_plan *p) {
 // What the offsets of pieces are relative to, in elements. In the arena of parameters those of 16
 // bits are behind the f32 ones.
 static int64_t base_of(const lm_plan *p, lm_plan_tensor t) {
-  int64_t all = (int64_t)p->n_blocks * LM_BLOCK, unit = lm_dtype_bytes(lm_plan_tensor_dtype(t));
+  int64_t all = (int64_t)p->n_blocks * LM_BLOCK;
+  int64_t unit = lm_dtype_bytes(lm_plan_tensor_dtype(t));
   if (t.role == LM_ROLE_STATE)
     return t.state * all;
   bool narrow = t.role == LM_ROLE_PARAM && t.param->arena == LM_ARENA_PARAM && unit == 2;

@@ -80,7 +80,8 @@ lm_status lm_plan_walk_run(lm_plan_walk *w, const lm_plan_func *f, const int64_t
   int depth = 0;
   LM_TRY(lm_plan_walk_extents(w, f, extents));
   for (int pc = 0; pc < f->n_steps;) {
-    const lm_plan_step *s = &f->steps[pc], *loop = NULL;
+    const lm_plan_step *s = &f->steps[pc];
+    const lm_plan_step *loop = NULL;
     if (s->kind != LM_STEP_LOOP && s->kind != LM_STEP_END) {
       w->iteration = depth ? w->var[w->plan->n_extents + depth - 1] : 0;
       bool skipped = (s->kind == LM_STEP_FILL && s->initializes && !w->first) ||

@@ -251,7 +251,8 @@ static jt_value test(jt_run *r, jt_scope *s, const jt_node *x) {
 }
 
 static jt_value item(jt_run *r, jt_scope *s, const jt_node *x) {
-  jt_value of = jt_evaluate(r, s, x->a), key = jt_evaluate(r, s, x->b);
+  jt_value of = jt_evaluate(r, s, x->a);
+  jt_value key = jt_evaluate(r, s, x->b);
   r->line = x->line;
   return r->fault ? of : jt_item(r, &of, &key);
 }

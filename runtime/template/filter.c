@@ -91,7 +91,8 @@ static jt_string spaces(jt_run *r, int64_t n) {
 // Lines behind the first begin with `width` spaces or with the text; blank ones do not.
 static jt_value indent(jt_run *r, jt_value v, const jt_args *a) {
   const jt_value *width = jt_arg(a, 0, "width");
-  jt_string s = jt_to_string(r, &v), by = jt_text("    ");
+  jt_string s = jt_to_string(r, &v);
+  jt_string by = jt_text("    ");
   bool first = flag(a, 1, "first", false);
   bool blank = flag(a, 2, "blank", false);
   jt_out o = {0};
@@ -111,7 +112,8 @@ static jt_value indent(jt_run *r, jt_value v, const jt_args *a) {
 }
 
 static jt_value tojson(jt_run *r, jt_value v, const jt_args *a) {
-  const jt_value *indent = jt_arg(a, 1, "indent"), *separators = jt_arg(a, 2, "separators");
+  const jt_value *indent = jt_arg(a, 1, "indent");
+  const jt_value *separators = jt_arg(a, 2, "separators");
   jt_json o = {.ascii = flag(a, 0, "ensure_ascii", false), .sort = flag(a, 3, "sort_keys", false)};
   jt_out out = {0};
   o.lines = indent && indent->kind != JT_NONE;
@@ -340,7 +342,8 @@ static jt_value folded(jt_run *r, jt_value v, bool sensitive) {
 
 static jt_value unique(jt_run *r, jt_value v, const jt_args *a) {
   const jt_list *from = jt_elements(r, v, "unique");
-  jt_list *l = jt_list_new(r, JT_OF_ITERATOR), *seen = jt_list_new(r, JT_OF_LIST);
+  jt_list *l = jt_list_new(r, JT_OF_ITERATOR);
+  jt_list *seen = jt_list_new(r, JT_OF_LIST);
   bool sensitive = flag(a, 0, "case_sensitive", false);
   jt_value known = jt_list_value(seen);
   if (jt_arg(a, 1, "attribute"))
@@ -401,7 +404,8 @@ static jt_value extreme(jt_run *r, jt_value v, const jt_args *a, int sign) {
   bool sensitive = flag(a, 0, "case_sensitive", false);
   jt_value best = l->n ? l->v[0] : jt_undefined(jt_text("the extreme of an empty list"));
   for (uint32_t i = 1; i < l->n && !r->fault; i++) {
-    jt_value x = folded(r, l->v[i], sensitive), y = folded(r, best, sensitive);
+    jt_value x = folded(r, l->v[i], sensitive);
+    jt_value y = folded(r, best, sensitive);
     if (sign * jt_order(r, &x, &y) > 0)
       best = l->v[i];
   }

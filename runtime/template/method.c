@@ -240,7 +240,9 @@ static void replace_empty(jt_run *r, jt_string s, jt_string to, int64_t most, jt
 }
 
 static jt_value replace(jt_run *r, const jt_value *of, const jt_args *a) {
-  jt_string from = text_arg(r, a, 0, "old"), to = text_arg(r, a, 1, "new"), s = of->s;
+  jt_string from = text_arg(r, a, 0, "old");
+  jt_string to = text_arg(r, a, 1, "new");
+  jt_string s = of->s;
   int64_t most = whole_arg(r, a, 2, "count", -1);
   jt_out o = {0};
   if (!from.n)
@@ -283,7 +285,8 @@ static jt_value count(jt_run *r, const jt_value *of, const jt_args *a) {
       n += jt_equal(r, &of->list->v[i], &a->v[0]);
     return jt_int(n);
   }
-  jt_string part = text_arg(r, a, 0, ""), s = of->s;
+  jt_string part = text_arg(r, a, 0, "");
+  jt_string s = of->s;
   if (!part.n)
     return jt_int((int64_t)jt_chars(r, s) + 1);
   for (int64_t at; !r->fault && (at = jt_find(r, s, part, 0)) >= 0; n++)
@@ -363,7 +366,8 @@ static jt_value index_of(jt_run *r, const jt_value *of, const jt_args *a) {
 }
 
 static jt_value get(jt_run *r, const jt_value *of, const jt_args *a) {
-  const jt_value *key = jt_arg(a, 0, ""), *absent = jt_arg(a, 1, "");
+  const jt_value *key = jt_arg(a, 0, "");
+  const jt_value *absent = jt_arg(a, 1, "");
   if (!key)
     return jt_fail(r, "get() needs a key");
   const jt_value *v = jt_dict_find(r, of->dict, key);

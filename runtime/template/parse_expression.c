@@ -232,7 +232,8 @@ static jt_node *postfix(jt_parser *p, jt_node *x) {
 }
 
 static jt_node *test_of(jt_parser *p, jt_node *of) {
-  jt_node *x = jt_node_new(p, JN_TEST), *not = jt_node_new(p, JN_NOT);
+  jt_node *x = jt_node_new(p, JN_TEST);
+  jt_node *not = jt_node_new(p, JN_NOT);
   p->at++;
   bool negated = jt_skip(p, JT_NAME, "not");
   const jt_token *t = jt_peek(p);
@@ -315,7 +316,8 @@ static jt_node *operators(jt_parser *p, const char *const *signs,
                           jt_node *(*operand)(jt_parser *p)) {
   jt_node *x = operand(p);
   for (const char *sign; (sign = sign_take(p, signs));) {
-    jt_node *y = operand(p), *both = jt_node_new(p, JN_BINARY);
+    jt_node *y = operand(p);
+    jt_node *both = jt_node_new(p, JN_BINARY);
     both->text = jt_text(sign);
     both->a = x;
     both->b = y;

@@ -185,7 +185,8 @@ static lm_status none_of_step(lm_arena *a, const char *path, int64_t step) {
 
 lm_status lm_checkpoint_choose(lm_arena *a, const char *path, const char *which,
                                lm_checkpoint_part part, lm_checkpoint_choice *out) {
-  bool best = !strcmp(which, "best"), last = !strcmp(which, "last");
+  bool best = !strcmp(which, "best");
+  bool last = !strcmp(which, "last");
   char *end;
   int64_t step = strtoll(which, &end, 10);
   if (last)

@@ -64,7 +64,9 @@ static bool chunk_next(const lm_checkpoint_saving *x, int rank, cursor *c, chunk
     return false;
   const lm_checkpoint_file *file = &f->v[c->file];
   const lm_st_tensor *t = &file->tensors.of[c->tensor];
-  int64_t unit = lm_st_dtype_bytes(t->dtype), most = LM_ST_CHUNK / unit, left = t->elements - c->at;
+  int64_t unit = lm_st_dtype_bytes(t->dtype);
+  int64_t most = LM_ST_CHUNK / unit;
+  int64_t left = t->elements - c->at;
   *out = (chunk){
       .file = file,
       .planned = file->tensors.planned[c->tensor],

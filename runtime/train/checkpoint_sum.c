@@ -142,7 +142,8 @@ static lm_status file_check(lm_arena *a, const char *folder, const char *file, l
 // True if this is the name of one of the files of `set`: model-00001-of-00002.safetensors or
 // model.safetensors.index.json of model.safetensors.
 static bool is_part(const char *name, const char *set) {
-  size_t n = strlen(set), stem = strcspn(set, ".");
+  size_t n = strlen(set);
+  size_t stem = strcspn(set, ".");
   bool index = !strncmp(name, set, n) && !strcmp(name + n, ".index.json");
   return index || (!strncmp(name, set, stem) && name[stem] == '-');
 }
@@ -184,7 +185,8 @@ lm_status lm_checkpoint_sums_check(lm_arena *a, const char *folder, const char *
   *out_damage = NULL;
   if (access(path, R_OK))
     return unreadable(a, path, out_damage);
-  lm_status bad = lm_file_read(path, TEXT_MAX, &text), s = NULL;
+  lm_status bad = lm_file_read(path, TEXT_MAX, &text);
+  lm_status s = NULL;
   if (bad)
     *out_damage = lm_arena_printf(a, "%s", bad->text);
   else

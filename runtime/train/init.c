@@ -315,7 +315,8 @@ static int threads_of(const lm_plan *plan) {
   int64_t elements = 0;
   for (int i = 0; i < plan->n_params; i++)
     elements += plan->params[i].elements;
-  int64_t useful = 1 + elements / (CHUNK * CHUNKS_OF_THREAD), all = lm_threads(0);
+  int64_t useful = 1 + elements / (CHUNK * CHUNKS_OF_THREAD);
+  int64_t all = lm_threads(0);
   return (int)(useful < all ? useful : all);
 }
 

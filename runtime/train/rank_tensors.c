@@ -39,7 +39,8 @@ static lm_status run_pack(void *user, const lm_tensor_run *run) {
 
 static lm_status run_unpack(void *user, const lm_tensor_run *run) {
   packing *p = user;
-  int64_t unit = unit_of(p->r), bytes = run->n * unit;
+  int64_t unit = unit_of(p->r);
+  int64_t bytes = run->n * unit;
   memcpy(p->whole + (run->first - p->r->first) * unit, p->packed + p->at, (size_t)bytes);
   p->at += bytes;
   return NULL;

@@ -73,7 +73,8 @@ static const char *stop_text(const lm_run *r) {
 // ---- resuming from a checkpoint
 
 static void mesh_compare(const lm_run *r, const char *path) {
-  const char *was = r->state.mesh, *is = lm_run_mesh(r);
+  const char *was = r->state.mesh;
+  const char *is = lm_run_mesh(r);
   if (strcmp(was, is) != 0)
     lm_run_warn(r, lm_arena_printf(
                        r->arena,

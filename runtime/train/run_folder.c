@@ -13,7 +13,9 @@ static void size_print(lm_buf *b, double bytes) {
 
 lm_status lm_run_folder_space(const char *dir, int64_t checkpoint, int64_t kept, lm_progress *p) {
   struct statvfs v;
-  lm_buf need = {0}, all = {0}, available = {0};
+  lm_buf need = {0};
+  lm_buf all = {0};
+  lm_buf available = {0};
   if (statvfs(dir, &v))
     return lm_fail_errno("cannot read the free space of %s", dir);
   double bytes = (double)checkpoint;

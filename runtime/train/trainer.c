@@ -149,7 +149,8 @@ static lm_status state_init(lm_trainer *t, int k, float *buffer) {
   int64_t all = (int64_t)t->o.plan->n_blocks * LM_BLOCK;
   for (int64_t at = 0; at < all; at += LM_TENSOR_CHUNK) {
     int64_t n = all - at < LM_TENSOR_CHUNK ? all - at : LM_TENSOR_CHUNK;
-    int64_t from = at * (int64_t)sizeof *buffer, bytes = n * (int64_t)sizeof *buffer;
+    int64_t from = at * (int64_t)sizeof *buffer;
+    int64_t bytes = n * (int64_t)sizeof *buffer;
     if (s->is_param)
       LM_TRY(lm_exec_read(t->o.exec, LM_ARENA_PARAM, from, bytes, buffer));
     for (int64_t i = 0; i < n && !s->is_param; i++)
@@ -211,7 +212,8 @@ static const micro_func *micro_of(const lm_trainer *t, int64_t batch, bool extra
 static lm_status micro_fill(lm_trainer *t, int64_t step, int64_t batch, int64_t micro) {
   const micro_func *x = t->micro;
   double start = lm_timeline_now(t->o.timeline);
-  int64_t rows = t->parts * x->in.rows, first = t->part * x->in.rows;
+  int64_t rows = t->parts * x->in.rows;
+  int64_t first = t->part * x->in.rows;
   LM_TRY(lm_data_fill_rows(t->o.data, batch, micro, t->o.n_micro, rows, first, x->in.rows,
                            &x->in.batch));
   lm_batch_ports_cut(&x->in);

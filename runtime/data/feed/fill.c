@@ -175,7 +175,8 @@ lm_status lm_data_batch_fill(void *user, const lm_batch_id *id, const lm_batch *
 static lm_batch_id id_after(const lm_data *d, const lm_batch_id *id) {
   bool last = id->micro + 1 >= id->n_micro;
   int64_t step = id->step + last;
-  int64_t seq = lm_data_seq(d, step), micro = last ? 0 : id->micro + 1;
+  int64_t seq = lm_data_seq(d, step);
+  int64_t micro = last ? 0 : id->micro + 1;
   return (lm_batch_id){.step = step,
                        .micro = micro,
                        .n_micro = id->n_micro,

@@ -28,7 +28,8 @@ static uint32_t unit_len(const lm_piece *p) {
 // Sorts the first pieces of units by decreasing length with a stable counting sort; returns their
 // number.
 static uint32_t order_by_length(const lm_piece *pieces, uint32_t n, uint32_t seq, uint32_t *order) {
-  uint32_t *at = lm_calloc((size_t)seq + 2, sizeof *at), units = 0;
+  uint32_t *at = lm_calloc((size_t)seq + 2, sizeof *at);
+  uint32_t units = 0;
   for (uint32_t i = 0; i < n; i += unit_pieces(&pieces[i]), units++)
     at[seq - unit_len(&pieces[i]) + 1]++;
   for (uint32_t k = 1; k <= seq; k++)
@@ -106,7 +107,8 @@ static uint32_t rows_assign(const lm_piece *pieces, const uint32_t *beside, uint
             .next = lm_calloc(n, 4),
             .has = lm_calloc(seq / 64 + 1, 8)};
   memset(b.head, 0xff, 4 * ((size_t)seq + 1));
-  uint32_t *order = lm_calloc(n, sizeof *order), *held = lm_calloc(n, sizeof *held);
+  uint32_t *order = lm_calloc(n, sizeof *order);
+  uint32_t *held = lm_calloc(n, sizeof *held);
   uint32_t *used = lm_calloc(n, sizeof *used);
   uint32_t units = order_by_length(pieces, n, seq, order);
   for (uint32_t i = 0; i < units; i++) {
