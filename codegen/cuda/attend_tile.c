@@ -320,8 +320,8 @@ void cuda_attend_dot(cuda_attend *e, lm_buf *b, const char *to, uint32_t x, uint
   }
   if (e->warpgroups) {
     lm_buf_printf(b,
-                  "float %s[%d][4];\nLM_GROUP_DOT(%s, %d, %s, lm_thread() / 128 * 64, %d, b%u "
-                  "+ stage * %lld, %lld)\n",
+                  "float %s[%d][4];\nLM_GROUP_DOT(%s, %d, %s, group * 64, %d, b%u + stage * %lld, "
+                  "%lld)\n",
                   to, e->cols / 8, to, e->cols, cuda_attend_rows_at(e, x, width),
                   CUDA_WARPGROUP_ROWS, y, e->cols * (long long)width, (long long)width);
     return;

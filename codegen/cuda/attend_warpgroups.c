@@ -265,7 +265,7 @@ static void consumer(cuda_attend *e, lm_buf *b, const cuda_attend_work *w) {
                 w->rows);
   lm_buf_printf(b,
                 "for (;;) {\nlm_phase_wait(ready, stage, parity);\nconst int32_t tile = "
-                "lm_get(tiles, stage);\nif (tile < 0) break;\n%s",
+                "lm_uniform(lm_get(tiles, stage));\nif (tile < 0) break;\n%s",
                 TILE);
   lm_buf_printf(b, "%s%s}\n%s", w->tile, done, done);
   for (int i = 0; i < w->n_loops; i++)
@@ -322,7 +322,10 @@ int64_t cuda_attend_warpgroups_put(cuda_attend *e, lm_buf *b, bool per_tile) {
                 "{\nconst int32_t me = lm_thread() - %d;\nint32_t item = (int32_t)block;\n",
                 CONSUMERS, producer_registers(per_tile), CONSUMERS + CUDA_WARP, CONSUMERS);
   lm_buf_add(b, e->producer.p, e->producer.n);
-  lm_buf_printf(b, "}\n} else {\nlm_registers_more(%d);\n", consumer_registers(per_tile));
+  lm_buf_printf(b,
+                "}\n} else {\nlm_registers_more(%d);\n"
+                "const int32_t group = lm_uniform(lm_thread() / %d);\n(void)group;\n",
+                consumer_registers(per_tile), GROUP);
   lm_buf_add(b, e->consumer.p, e->consumer.n);
   lm_buf_puts(b, "}\n");
   return e->items < units ? e->items : units;
@@ -416,13 +419,15 @@ static void item_forward(cuda_attend *e, lm_buf *b, const cuda_attend_work *w) {
   item_begin(e, b, w);
   lm_buf_printf(b,
                 "%suint32_t w[%d][4];\nlm_phase_wait(ready, stage, parity);\nint32_t tile = "
-                "lm_get(tiles, stage);\nif (tile >= 0) {\n{\nlm_pingpong_wait(group);\n",
+                "lm_uniform(lm_get(tiles, stage));\nif (tile >= 0) {\n{\n"
+                "lm_pingpong_wait(group);\n",
                 w->rows, e->cols / 16);
   forward_tile(e, b, scores,
                lm_arena_printf(e->g.arena, "%slm_wgmma_wait(0);\n%s", yields, settled));
   lm_buf_printf(b, "(void)change;\n%s}\nfor (;;) {\n%s", pack, next_of(e, 0));
-  lm_buf_puts(b, "lm_phase_wait(ready, stage, parity);\ntile = lm_get(tiles, stage);\nif (tile < "
-                 "0) break;\nlm_pingpong_wait(group);\n");
+  lm_buf_puts(b, "lm_phase_wait(ready, stage, parity);\n"
+                 "tile = lm_uniform(lm_get(tiles, stage));\n"
+                 "if (tile < 0) break;\nlm_pingpong_wait(group);\n");
   forward_tile(e, b, scores,
                lm_arena_printf(e->g.arena, "%s%slm_wgmma_wait(1);\n%s", values, yields, settled));
   lm_buf_printf(b, "lm_order_after(sum[0] + sum[1]);\n%s", values_end(e));
@@ -455,9 +460,7 @@ int64_t cuda_attend_warpgroups_forward(cuda_attend *e, lm_buf *b) {
   w.rows = rows.p;
   w.last = last.p;
   section_begin(e, &text, &w, 0);
-  lm_buf_printf(&text,
-                "const int32_t group = lm_thread() / %d;\nif (group == 1) lm_pingpong_arrive(0);\n",
-                GROUP);
+  lm_buf_puts(&text, "if (group == 1) lm_pingpong_arrive(0);\n");
   item_forward(e, &text, &w);
   lm_buf_puts(&text, "if (group == 0) lm_pingpong_wait(0);\n}\n");
   cuda_attend_warpgroups_add(e, &w, &text);

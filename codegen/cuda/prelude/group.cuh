@@ -9,7 +9,8 @@ LM_INLINE int32_t lm_swizzled(int32_t rows, int32_t row, int32_t k) {
 
 // The lower half of the descriptor of a matrix at an address in shared memory; `leading` is the
 // number of bytes from one group of 64 to the next if the rows are k. Then the whole descriptor,
-// `offset` bytes further; rows 8 apart are 1024 bytes apart.
+// `offset` bytes further; rows 8 apart are 1024 bytes apart. Where the other operand is in
+// registers, an offset is added to all 64 bits: of two halves the assembler copies both.
 LM_INLINE uint32_t lm_descriptor_low(uint32_t at, uint32_t leading) {
   return at >> 4 | leading >> 4 << 16;
 }
@@ -48,10 +49,10 @@ LM_INLINE uint64_t lm_descriptor(uint32_t low, uint32_t offset) {
 // s = f times the N rows of b, WIDTH wide. In flight until waited for.
 #define LM_GROUP_DOT_HELD(s, N, f, b, WIDTH)                                                       \
   {                                                                                                \
-    const uint32_t y_ = lm_descriptor_low(lm_shared_address(b), 16);                               \
+    const uint64_t y_ = lm_descriptor(lm_descriptor_low(lm_shared_address(b), 16), 0);             \
     lm_wgmma_fence();                                                                              \
-    LM_UNROLL for (int32_t k = 0; k < (WIDTH); k += 16) lm_wgmma_##N##_held(                       \
-        s, f[k / 16], lm_descriptor(y_, k / 64 * (N)*128 + k % 64 * 2), k > 0);                    \
+    LM_UNROLL for (int32_t k = 0; k < (WIDTH); k += 16)                                            \
+        lm_wgmma_##N##_held(s, f[k / 16], y_ + (k / 64 * (N)*128 + k % 64 * 2) / 16, k > 0);       \
     lm_wgmma_commit();                                                                             \
   }
 
@@ -67,11 +68,11 @@ LM_INLINE uint64_t lm_descriptor(uint32_t low, uint32_t offset) {
 // o += a times the K rows of v, WIDTH wide. In flight until waited for.
 #define LM_GROUP_WEIGHTED(o, WIDTH, a, K, v)                                                       \
   {                                                                                                \
-    const uint32_t v_ = lm_descriptor_low(lm_shared_address(v), (K)*128);                          \
+    const uint64_t v_ = lm_descriptor(lm_descriptor_low(lm_shared_address(v), (K)*128), 0);        \
     lm_wgmma_settle(o, (WIDTH) / 8);                                                               \
     lm_wgmma_fence();                                                                              \
     LM_UNROLL for (int32_t n = 0; n < (K) / 16; n++)                                               \
-        lm_wgmma_##WIDTH##_held_transposed(o, a[n], lm_descriptor(v_, n * 2048), 1);               \
+        lm_wgmma_##WIDTH##_held_transposed(o, a[n], v_ + n * 2048 / 16, 1);                        \
     lm_wgmma_commit();                                                                             \
   }
 

@@ -11,6 +11,11 @@
 #define lm_registers_fewer(n) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(n))
 #define lm_registers_more(n) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(n))
 
+// x, which is the same in all lanes of the warp. It comes from a lane, so that the compiler knows
+// that, and computes descriptors and addresses from it in uniform registers.
+LM_INLINE int32_t lm_uniform(int32_t x) {
+  return __shfl_sync(~0u, x, 0);
+}
 LM_INLINE void lm_wgmma_fence() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
@@ -20,10 +25,11 @@ LM_INLINE void lm_wgmma_commit() {
 // Waits until at most `left` groups are in flight.
 #define lm_wgmma_wait(left) asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(left) : "memory")
 // Keeps the following instructions after the computation of x, which is never negative: the
-// assembler moves waits up past arithmetic, but not past a trap.
+// assembler moves waits up past arithmetic, but not past this instruction, which is never executed.
+// (Of a trap NVRTC 12.3 would serialize the GEMMs that are in flight, C7516.)
 LM_INLINE void lm_order_after(float x) {
-  if (x < 0.0f)
-    __trap();
+  asm volatile("{\n.reg .pred p;\nsetp.lt.f32 p, %0, 0f00000000;\n@p nanosleep.u32 0;\n}" ::"f"(x)
+               : "memory");
 }
 // Prevents accesses to the registers d from moving across this point.
 #define lm_wgmma_settle(d, n)                                                                      \
