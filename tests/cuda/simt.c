@@ -607,8 +607,8 @@ API uint32_t lm_simt_add(uint32_t *base, int64_t i, uint32_t x, int line) {
 
 // ---- plans
 
-// The compiler that the environment names, with the arguments. Kernels need no library but libm,
-// which this program has.
+// The compiler that the environment names, called by a shell with options of the shim, since LMC_CC
+// itself has none. Kernels need no library but libm, which this program has.
 void simt_compiler_set(void) {
   const char *name = getenv("LMC_CC");
   if (!name || !*name)
@@ -618,7 +618,7 @@ void simt_compiler_set(void) {
   if (strstr(name, SIMT_COMPILER_FLAGS))
     return;
   lm_buf words = {0};
-  lm_buf_printf(&words, "%s %s", name, SIMT_COMPILER_FLAGS);
+  lm_buf_printf(&words, "sh -c 'exec %s %s \"$@\"' cc", name, SIMT_COMPILER_FLAGS);
   setenv("LMC_CC", words.p, 1);
   lm_buf_free(&words);
 }
