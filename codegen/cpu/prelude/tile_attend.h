@@ -40,10 +40,16 @@ static __attribute__((noinline)) void lm_rows_clear(int64_t positions, int64_t c
 static __attribute__((noinline)) void lm_rows_round(int64_t positions, int64_t channels,
                                                     const float *from, int64_t stride_row,
                                                     uint16_t *to, int64_t stride) {
-  for (int64_t i = 0; i < positions; i++)
+  for (int64_t i = 0; i < positions; i++, from += stride_row, to += stride) {
+    int64_t j = 0;
+#ifdef __AVX512BF16__
+    for (; j + 32 <= channels; j += 32)
+      lm_bf16_put(to + j, from + j, 32);
+#endif
 #pragma omp simd
-    for (int64_t j = 0; j < channels; j++)
-      to[i * stride + j] = lm_bf16_round(from[i * stride_row + j]);
+    for (int64_t k = j; k < channels; k++)
+      to[k] = lm_bf16_round(from[k]);
+  }
 }
 
 // ---- f32
@@ -427,6 +433,10 @@ LM_INLINE int lm_tile_is_hidden(int64_t rows, const int32_t *shown, int32_t *see
   return hidden;
 }
 
+enum {
+  LM_KEYS_SUMMED = 32 // weights that are summed one after the other; then such sums are added
+};
+
 // Adds scores of `cols` keys, z times a positive number, to the online softmax of each t: updates
 // top, the maximum score, and sum, the sum of e^(score - top); x becomes e^(score - top). Returns
 // whether earlier sums must be multiplied by `scale`. `side` is a multiple of the vector width. x
@@ -446,12 +456,17 @@ LM_INLINE int lm_softmax_any(int64_t cols, int64_t side, const float *z, float t
     max = lm_lanes_max(*(const lm_lanes *)(z + (cols - 1) * side + m), max);
     max = lm_lanes_max(lm_lanes_max(other, max) * times, before);
     lm_lanes zero = rounds ? lm_lanes_binade_of(max) : max;
-    LM_UNROLL_BY(2)
-    for (int64_t n = 0; n < cols; n++) {
-      lm_lanes score = *(const lm_lanes *)(z + n * side + m);
-      lm_lanes p = lm_lanes_exp_low(lm_lanes_fma(score, LM_LANES_OF(times), -zero));
-      total += p;
-      *(lm_lanes *)(x + n * side + m) = rounds ? lm_lanes_e4m3(p) : p;
+    for (int64_t from = 0; from < cols; from += LM_KEYS_SUMMED) {
+      const int64_t to = lm_min64(from + LM_KEYS_SUMMED, cols);
+      lm_lanes part = {0};
+      LM_UNROLL_BY(2)
+      for (int64_t n = from; n < to; n++) {
+        lm_lanes score = *(const lm_lanes *)(z + n * side + m);
+        lm_lanes p = lm_lanes_exp_low(lm_lanes_fma(score, LM_LANES_OF(times), -zero));
+        part += p;
+        *(lm_lanes *)(x + n * side + m) = rounds ? lm_lanes_e4m3(p) : p;
+      }
+      total += part;
     }
     lm_lanes change = lm_lanes_exp_low((rounds ? lm_lanes_binade_of(before) : before) - zero);
     *(lm_lanes *)(top + m) = max;
