@@ -42,12 +42,18 @@ static bool result_types_match(const lm_module *m, const lm_op *op, const lm_typ
   return true;
 }
 
-// A value that the host has is a stack of a loop.
+// A value that the host has is a stack of a loop. The last slots of a stack stay in the device's
+// memory, so its loop writes them in their order.
 static bool stacks_on_host_fit(const lm_op *op, lm_buf *why) {
   bool loop = op->code == LM_OP_LOOP;
-  for (uint32_t i = 0; i < op->n_out; i++)
-    if (op->out[i]->on_host && !(loop && i >= op->n_in))
+  for (uint32_t i = 0; i < op->n_out; i++) {
+    if (!op->out[i]->on_host)
+      continue;
+    if (!loop || i < op->n_in)
       return lm_why(why, "has a result on_host that no loop stacks");
+    if (lm_loop_is_reversed(op))
+      return lm_why(why, "is reversed and has a stack on_host");
+  }
   return true;
 }
 

@@ -394,8 +394,10 @@ static void carries_stack(planner *p, const frame *f, lm_op *op, const stacking 
     lm_value *v = yield_of(op)->in[i];
     int64_t slot = lm_type_bytes(p, v->type);
     location to = slot_location(p, f->stack[i - op->n_in], v->type, 0, p->depth - 1, slot);
-    if (kinds[i - op->n_in].kind == STACK_COPY)
-      value_store(p, v, &to, op->body->last);
+    if (kinds[i - op->n_in].kind != STACK_COPY)
+      continue;
+    LM_ASSERT(!lm_loop_is_reversed(op)); // by the verifier
+    value_store(p, v, &to, op->body->last);
   }
 }
 

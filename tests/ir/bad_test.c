@@ -142,6 +142,9 @@ static const struct {
      "5:6: loop: the trip count is not from 1 to 2^31 - 1"},
     {FUNC "%y = loop 3 %j carry(%a = %x) {\nyield %k\n}\nreturn %y\n}",
      "5:6: loop: the next value of a carry is int, not f32[b, t]"},
+    {FUNC "%y, %z = loop 4 reversed over(d) %j carry(%a = %x) {\nyield %a, %a\n} : f32[b, t], "
+          "f32[d, b, t] on_host\nreturn %y\n}",
+     "5:10: loop: is reversed and has a stack on_host"},
     {FUNC "%y, %z = loop 3 %j carry(%a = %x) {\nyield %a, %a\n}\nreturn %y\n}",
      "5:10: loop: stacked results need an axis"},
     {FUNC "%y, %z = loop 3 over(d) %j carry(%a = %x) {\nyield %a, %a\n}\nreturn %y\n}",
