@@ -265,6 +265,39 @@ def test_losses_that_combine_positions(run):
         accepted(run, name, "\n    let y = x", loss)
 
 
+# Losses of l, the cross-entropy, and p, its exp(-l), and whether a position of weight 0 counts in them.
+WEIGHTED = (
+    ("sum(l * select(p > 0.5, bt.w, 0))", False),
+    ("sum(l * bt.w / (1 + p))", False),
+    ("sum(l * (bt.w - bt.w * p))", False),
+    ("sum(l * sqrt(bt.w * p))", False),
+    ("sum(dot(l, bt.w, t))", False),
+    ("sum(slice(l, t -> u, 1) * slice(bt.w * p, t -> u, 1))", False),
+    ("sum(l * bt.w, t) / maximum(sum(bt.w, t), 1)", False),
+    ("a = 0.5 * a + l * bt.w", False),
+    ("a = 0.5 * a + l", True),
+    ("a = 0.5 * a + bt.w; emit g = a; l * g", False),
+    ("mean(l) * sum(bt.w)", True),
+    ("sum(sum(l, t) * max(bt.w, t))", True),
+    ("sum(l * expand(max(bt.w, t), t))", True),
+    ("sum(l) * (sum(bt.w) / 16)", True),
+    ("sum(l * (bt.w + p))", True),
+)
+
+
+def test_losses_that_count_padding(run):
+    """W219 is given for a loss in which a position of weight 0 counts, and for no other."""
+    run.write("text.txt", "a text\n")
+    for loss, counted in WEIGHTED:
+        scan, *rest = loss.split("; ")
+        text = f"return (sum({loss}), sum(bt.w))" if not scan.startswith("a =") else (
+            f"let a = sum(bt.w, t) * 0\n    for at in t carry a {{ {loss.rsplit('; ', 1)[0]} }}\n"
+            f"    return (sum({rest[-1] if rest else 'a'}), sum(bt.w))")
+        head = "\n    let l = xent(apply(bt.tok, bt.pos, bt.seg), bt.next)\n    let p = exp(-l)\n    "
+        code, _, err = run.result("check", run.write("m.lm", PLAIN % ("\n    let y = x", head + text)))
+        check(code == 0 and ("W219" in err) == counted, f"{loss}: {err}")
+
+
 def test_no_command_trains_a_model_that_looks_ahead(run):
     body = "\n    let y = x + 2 * pad(slice(x, t -> u, 1), u -> t, 0, 1)"
     model = run.write("m.lm", PLAIN % (body, LOSSES["sequence"]))

@@ -11,13 +11,15 @@
 // computed of the batch alone, and not of `tok`, `pos` and `next` alone, may be that weight.
 #include <string.h>
 
+#include "compiler/ir/scan.h"
 #include "compiler/passes/causal/causal.h"
+#include "compiler/passes/rewrite.h"
 #include "runtime/base/diag_code.h"
 
 // What an unweighted value depends on.
 typedef struct source {
   const lm_op *from; // a gather; NULL: none
-  bool combined;     // of several positions
+  bool combined;     // of several positions; without prompts: by a sum or maximum
 } source;
 
 typedef enum {
@@ -63,14 +65,37 @@ static bool is_weight(const tracker *x, const lm_value *v) {
   return given || x->zero[v->id];
 }
 
+static bool all_weights(const tracker *x, const lm_op *op, uint32_t first) {
+  for (uint32_t i = first; i < op->n_in; i++)
+    if (!is_weight(x, op->in[i]))
+      return false;
+  return true;
+}
+
+// True if the result is 0 (false) wherever `w` is.
 static bool gives_weight(const tracker *x, const lm_op *op) {
+  bool moves = lm_probe_over(op, x->of_weight);
   switch (op->code) {
+  case LM_OP_CONST: return op->attr.num == 0;
   case LM_OP_CAST:
   case LM_OP_EXPAND:
-  case LM_OP_PERMUTE: return is_weight(x, op->in[0]);
+  case LM_OP_PERMUTE:
+  case LM_OP_STOP:
+  case LM_OP_NEG:
+  case LM_OP_SQRT:
+  case LM_OP_DIV: return is_weight(x, op->in[0]);
   case LM_OP_AND:
   case LM_OP_MUL: return is_weight(x, op->in[0]) || is_weight(x, op->in[1]);
-  case LM_OP_SELECT: return is_weight(x, op->in[1]) && is_weight(x, op->in[2]);
+  case LM_OP_SELECT: return all_weights(x, op, 1);
+  case LM_OP_ADD:
+  case LM_OP_SUB: return all_weights(x, op, 0);
+  case LM_OP_SUM:
+  case LM_OP_MAX: return !moves && all_weights(x, op, 0);
+  case LM_OP_SLICE:
+  case LM_OP_PAD:
+  case LM_OP_VIEW:
+  case LM_OP_RENAME:
+  case LM_OP_WINDOW: return (x->from || !moves) && all_weights(x, op, 0);
   default: return false;
   }
 }
@@ -85,26 +110,44 @@ static source joined(const tracker *x, lm_value *const *v, uint32_t n) {
   return out;
 }
 
-// True if an element of the result depends on other positions than its own, or on other rows.
+// True if an element of the result depends on other positions than its own, or on other rows. What
+// `next` is read for may be moved together with its weight, but not summed before.
 static bool combines(const tracker *x, const lm_op *op) {
-  if (op->code == LM_OP_EXPAND || op->code == LM_OP_PERMUTE)
+  if (op->code == LM_OP_EXPAND || op->code == LM_OP_PERMUTE || !lm_probe_over(op, x->of_weight))
     return false;
-  return !(lm_op_info_of(op)->traits & LM_T_ELEMENTWISE) && lm_probe_over(op, x->of_weight);
+  if (x->from)
+    return op->code == LM_OP_SUM || op->code == LM_OP_MAX || op->code == LM_OP_DOT;
+  return !(lm_op_info_of(op)->traits & LM_T_ELEMENTWISE);
+}
+
+// True if the weight lacks the positions of v, as the number of trained tokens does.
+static bool lacks_positions(const tracker *x, const lm_value *weight, const lm_value *v) {
+  while (lm_op_is(weight, LM_OP_EXPAND) || lm_op_is(weight, LM_OP_CAST))
+    weight = weight->def->in[0];
+  for (int i = 0; x->from && i < v->type.rank; i++)
+    if (x->of_weight[v->type.axis[i]] && lm_type_find(weight->type, v->type.axis[i]) < 0)
+      return true;
+  return false;
+}
+
+static bool weighs_by(const tracker *x, const lm_op *op, uint32_t which, const lm_value *v) {
+  return is_weight(x, op->in[which]) && !lacks_positions(x, op->in[which], v);
 }
 
 // True if the operation leaves out what its other inputs are at positions of weight 0.
 static bool weighs(const tracker *x, const lm_op *op) {
   if (op->code == LM_OP_SELECT)
-    return x->from && is_weight(x, op->in[0]);
+    return x->from && weighs_by(x, op, 0, op->out[0]);
+  if (op->code == LM_OP_DIV)
+    return weighs_by(x, op, 0, op->in[1]);
   bool multiplies = op->code == LM_OP_MUL || op->code == LM_OP_DOT;
-  return multiplies && (is_weight(x, op->in[0]) || is_weight(x, op->in[1]));
+  return multiplies && (weighs_by(x, op, 0, op->in[1]) || weighs_by(x, op, 1, op->in[0]));
 }
 
 static source found(const tracker *x, const lm_op *op) {
   if (op->n_out == 1 && x->reads[op->out[0]->id])
     return (source){op, false};
   source s = joined(x, op->in, op->n_in);
-  s.combined &= !x->from;
   if (!s.combined && weighs(x, op))
     return (source){0};
   s.combined |= s.from && combines(x, op);
@@ -113,52 +156,68 @@ static source found(const tracker *x, const lm_op *op) {
 
 static void region_visit(const tracker *x, const lm_region *r);
 
-// A carry of a loop has the origin that its values have in all iterations. The arguments of other
-// regions count as learned.
-static void carries_enter(const tracker *x, const lm_op *loop) {
-  x->from[loop->body->args[0]->id] = FIXED;
-  for (uint32_t i = 0; i < loop->n_in; i++)
-    x->from[loop->body->args[i + 1]->id] = x->from[loop->in[i]->id];
+// ---- loops and scans
+
+static uint32_t carries_of(const lm_op *op) {
+  return op->code == LM_OP_SCAN ? lm_scan_carries(op) : op->n_in;
 }
 
-// True if an iteration gives a carry another origin.
-static bool carries_change(const tracker *x, const lm_op *loop) {
-  bool changed = false;
-  for (uint32_t i = 0; i < loop->n_in; i++) {
-    origin *of = &x->from[loop->body->args[i + 1]->id];
-    origin next = x->from[loop->body->last->in[i]->id];
-    changed |= next < *of;
-    *of = next < *of ? next : *of;
+// The argument of the region for operand i.
+static const lm_value *argument_of(const lm_op *op, uint32_t i) {
+  return op->body->args[i + (op->code == LM_OP_LOOP)];
+}
+
+// Includes in the argument for operand i what v is, its value in some iteration. True if that
+// changes it.
+static bool argument_join(const tracker *x, const lm_op *op, uint32_t i, const lm_value *v) {
+  const lm_value *arg = argument_of(op, i);
+  source *s = &x->of[arg->id];
+  source now = joined(x, (lm_value *[]){(lm_value *)arg, (lm_value *)v}, 2);
+  bool changed = now.from && (!s->from || now.combined != s->combined);
+  if (changed)
+    *s = now;
+  if (x->from && x->from[v->id] < x->from[arg->id]) {
+    x->from[arg->id] = x->from[v->id];
+    changed = true;
   }
   return changed;
 }
 
-static void carries_leave(const tracker *x, const lm_op *loop) {
-  for (uint32_t i = 0; i < loop->n_in; i++)
-    x->from[loop->out[i]->id] = x->from[loop->body->args[i + 1]->id];
+static void arguments_begin(const tracker *x, const lm_op *op) {
+  for (uint32_t i = 0; i < op->body->n_args; i++)
+    x->of[op->body->args[i]->id] = (source){0};
+  if (x->from && op->code == LM_OP_LOOP)
+    x->from[op->body->args[0]->id] = FIXED;
+  for (uint32_t i = 0; i < op->n_in; i++) {
+    const lm_value *arg = argument_of(op, i);
+    if (x->from)
+      x->from[arg->id] = x->from[op->in[i]->id];
+    argument_join(x, op, i, op->in[i]);
+    x->of[arg->id].combined |= x->of[arg->id].from && combines(x, op);
+    x->zero[arg->id] = i >= carries_of(op) && x->zero[op->in[i]->id];
+  }
 }
 
-// Values of any iteration count for all of them.
+// A carry has the origin that its values have in all iterations, and what any iteration reads.
 static void body_visit(const tracker *x, const lm_op *op) {
   const lm_op *yield = op->body->last;
-  bool origins = x->from && op->code == LM_OP_LOOP;
-  source s = joined(x, op->in, op->n_in);
-  s.combined |= s.from && combines(x, op);
-  if (origins)
-    carries_enter(x, op);
-  bool changed = true;
-  for (int visits = 0; visits < 2 || changed; visits++) {
-    for (uint32_t i = 0; i < op->body->n_args; i++)
-      x->of[op->body->args[i]->id] = s;
+  arguments_begin(x, op);
+  for (bool changed = true; changed;) {
+    changed = false;
     region_visit(x, op->body);
-    source next = joined(x, yield->in, yield->n_in);
-    s = s.combined || !next.from ? s : next;
-    changed = origins && carries_change(x, op);
+    for (uint32_t i = 0; i < carries_of(op); i++)
+      changed |= argument_join(x, op, i, yield->in[i]);
   }
-  if (origins)
-    carries_leave(x, op);
-  for (uint32_t i = 0; i < op->n_out; i++)
-    x->of[op->out[i]->id] = joined(x, yield->in, yield->n_in);
+  for (uint32_t i = 0; i < op->n_out; i++) {
+    bool carry = i < carries_of(op);
+    const lm_value *v = carry ? argument_of(op, i) : yield->in[i];
+    source *s = &x->of[op->out[i]->id];
+    *s = x->of[v->id];
+    s->combined |= s->from && carry && op->code == LM_OP_SCAN;
+    if (x->from)
+      x->from[op->out[i]->id] = x->from[v->id];
+    x->zero[op->out[i]->id] = !carry && x->zero[v->id];
+  }
 }
 
 static void region_visit(const tracker *x, const lm_region *r) {
