@@ -12,8 +12,24 @@ enum {
 #else
   LM_ROWS_MAX = 4,
 #endif
-  LM_STRIP = 4,      // panels of a strip
-  LM_ROWS_AHEAD = 48 // rows of B, between which a processor sees no pattern, are prefetched
+  LM_STRIP = 4,          // panels of a strip
+  LM_ROWS_AHEAD = 48,    // rows of B, between which a processor sees no pattern, are prefetched
+  LM_PANELS_AHEAD = 2048 // bytes of a panel in memory between the one read and the one prefetched
+};
+
+// Panels in memory that are read at a time. Memory delivers the most if they are read one after the
+// other, but one panel is only two chains of additions for each row, which must be as fast.
+enum {
+#ifdef __AVX__
+  LM_PANELS_F32 = 1,
+#else
+  LM_PANELS_F32 = LM_STRIP,
+#endif
+#ifdef LM_PAIRS
+  LM_PANELS_BF16 = 1
+#else
+  LM_PANELS_BF16 = LM_STRIP
+#endif
 };
 
 // Rows of A: pairs of bf16, or f32 in the order of summation if B is to be widened to f32. They are
@@ -222,13 +238,14 @@ LM_INLINE void lm_rows_store(int rows, int panels, int64_t height, int64_t colum
 
 // c (+)= a b for n elements along k of rows, `row` apart, and of panels, `panel` apart.
 //   lm_rows_sum_T: of at most `rows` rows and `panels` panels, which are constants. The last row
-//     and the last panel stand for those that do not exist, whose sums are not stored.
+//     and the last panel stand for those that do not exist, whose sums are not stored. ahead: bytes
+//     between the elements that are read and those that are prefetched; 0: none are.
 //   lm_rows_T: of all. One panel of a row is two chains of additions, which take longer than
-//     loading it, so fewer rows take more panels at a time.
+//     loading it from the first-level cache, so fewer rows take more panels at a time.
 #define LM_ROWS(T, TYPE, STEP)                                                                     \
   LM_INLINE void lm_rows_sum_##T(int rows, int panels, int64_t height, int64_t columns, int64_t n, \
                                  const lm_row_##T *a, int64_t row, const TYPE *b, int64_t panel,   \
-                                 int64_t stride, float *c, int64_t c_row, int add) {               \
+                                 int64_t stride, float *c, int64_t c_row, int add, int ahead) {    \
     lm_lanes sum[LM_ROWS_MAX][2];                                                                  \
     const lm_row_##T *x[LM_ROWS_MAX];                                                              \
     const TYPE *y[LM_STRIP];                                                                       \
@@ -241,8 +258,12 @@ LM_INLINE void lm_rows_store(int rows, int panels, int64_t height, int64_t colum
     LM_UNROLL(4)                                                                                   \
     for (int p = 0; p < panels; p++)                                                               \
       y[p] = b + lm_min64(p, (columns - 1) / LM_NR) * panel;                                       \
-    for (int64_t k = 0, at = 0; k < n; k += STEP, at += STEP * stride)                             \
+    for (int64_t k = 0, at = 0; k < n; k += STEP, at += STEP * stride) {                           \
+      LM_UNROLL(4)                                                                                 \
+      for (int p = 0; p < panels && ahead; p++)                                                    \
+        lm_rows_prefetch((const char *)(y[p] + at) + ahead, STEP * LM_NR * (int)sizeof(TYPE));     \
       lm_rows_add_##T(rows, panels, x, k, y, at, k + 1 < n ? stride : 0, sum);                     \
+    }                                                                                              \
     lm_rows_store(rows, panels, height, columns, sum, c, c_row, add);                              \
   }                                                                                                \
   static __attribute__((noinline)) void lm_rows_##T(                                               \
@@ -253,7 +274,7 @@ LM_INLINE void lm_rows_store(int rows, int panels, int64_t height, int64_t colum
     for (int64_t j = 0; j < columns; j += LM_NR)                                                   \
       for (int64_t i = 0; i < whole; i += LM_ROWS_MAX)                                             \
         lm_rows_sum_##T(LM_ROWS_MAX, 1, rows - i, columns - j, n, a + i * row, row,                \
-                        b + j / LM_NR * panel, panel, stride, c + i * c_row + j, c_row, add);      \
+                        b + j / LM_NR * panel, panel, stride, c + i * c_row + j, c_row, add, 0);   \
     a += whole * row;                                                                              \
     c += whole * c_row;                                                                            \
     for (int64_t j = 0; j < columns && whole < rows; j += across * LM_NR) {                        \
@@ -261,22 +282,51 @@ LM_INLINE void lm_rows_store(int rows, int panels, int64_t height, int64_t colum
       const int64_t left = columns - j;                                                            \
       float *z = c + j;                                                                            \
       if (rest == 1)                                                                               \
-        lm_rows_sum_##T(1, 4, 1, left, n, a, row, y, panel, stride, z, c_row, add);                \
+        lm_rows_sum_##T(1, 4, 1, left, n, a, row, y, panel, stride, z, c_row, add, 0);             \
       else if (LM_ROWS_MAX > 4 && rest == 2)                                                       \
-        lm_rows_sum_##T(2, 4, 2, left, n, a, row, y, panel, stride, z, c_row, add);                \
+        lm_rows_sum_##T(2, 4, 2, left, n, a, row, y, panel, stride, z, c_row, add, 0);             \
       else if (LM_ROWS_MAX > 4 && rest == 3)                                                       \
-        lm_rows_sum_##T(3, 2, 3, left, n, a, row, y, panel, stride, z, c_row, add);                \
+        lm_rows_sum_##T(3, 2, 3, left, n, a, row, y, panel, stride, z, c_row, add, 0);             \
       else                                                                                         \
         lm_rows_sum_##T(LM_ROWS_MAX / 2, 2, rest, left, n, a, row, y, panel, stride, z, c_row,     \
-                        add);                                                                      \
+                        add, 0);                                                                   \
+    }                                                                                              \
+  }
+
+// The same for panels in memory, one at a time.
+#define LM_ROWS_OF_PANELS(T, TYPE)                                                                 \
+  static __attribute__((noinline)) void lm_rows_panels_##T(                                        \
+      int64_t rows, int64_t columns, int64_t n, const lm_row_##T *a, int64_t row, const TYPE *b,   \
+      int64_t panel, int64_t stride, float *c, int64_t c_row, int add) {                           \
+    const int ahead = LM_PANELS_AHEAD;                                                             \
+    for (int64_t left; rows > 0; rows -= left, a += left * row, c += left * c_row) {               \
+      left = lm_min64(rows, LM_ROWS_MAX);                                                          \
+      if (left == 1)                                                                               \
+        lm_rows_sum_##T(1, 1, 1, columns, n, a, row, b, panel, stride, c, c_row, add, ahead);      \
+      else if (left <= LM_ROWS_MAX / 2)                                                            \
+        lm_rows_sum_##T(LM_ROWS_MAX / 2, 1, left, columns, n, a, row, b, panel, stride, c, c_row,  \
+                        add, ahead);                                                               \
+      else                                                                                         \
+        lm_rows_sum_##T(LM_ROWS_MAX, 1, left, columns, n, a, row, b, panel, stride, c, c_row, add, \
+                        ahead);                                                                    \
     }                                                                                              \
   }
 LM_ROWS(f32, float, 1)
+#ifdef __AVX__
+LM_ROWS_OF_PANELS(f32, float)
+#else
+#define lm_rows_panels_f32 lm_rows_f32
+#endif
 typedef lm_row_f32 lm_row_plain_f32;
 LM_ROWS(plain_f32, float, 1)
 #ifndef LM_MATRIX_UNIT
 typedef lm_row_bf16 lm_row_plain_bf16;
 LM_ROWS(bf16, uint16_t, 2)
+#ifdef LM_PAIRS
+LM_ROWS_OF_PANELS(bf16, uint16_t)
+#else
+#define lm_rows_panels_bf16 lm_rows_bf16
+#endif
 LM_ROWS(plain_bf16, uint16_t, 2)
 #endif
 

@@ -18,6 +18,7 @@ typedef void lm_gemm_function(char *const *buf, const int64_t *var, int64_t lo, 
                                                         int64_t lo, int64_t hi) {                  \
     LM_GEMM_OPERANDS(T, UPPER, TYPE)                                                               \
     const int64_t rows = hi - lo;                                                                  \
+    const int64_t strip = (panels ? LM_PANELS_##UPPER : LM_STRIP) * LM_NR;                         \
     const int plain = !panels && b_k != 1 && columns % LM_NR == 0;                                 \
     lm_row_##T *taken_a = (lm_row_##T *)pa;                                                        \
     const int64_t most = LM_PACKED_A_##UPPER / rows / block * block;                               \
@@ -25,15 +26,16 @@ typedef void lm_gemm_function(char *const *buf, const int64_t *var, int64_t lo, 
       const int64_t taken = lm_min64(most, depth - first), along = taken + taken % 2;              \
       lm_rows_take_##T(a + lo * a_row + first * a_k, a_row, a_k, rows, taken,                      \
                        panels || plain || b_k == 1, taken_a);                                      \
-      for (int64_t j = 0; j < columns; j += LM_STRIP * LM_NR)                                      \
+      for (int64_t j = 0; j < columns; j += strip)                                                 \
         for (int64_t k = first; k < first + taken; k += block) {                                   \
           const int64_t n = lm_min64(block, depth - k);                                            \
-          const int64_t across = lm_min64(LM_STRIP * LM_NR, columns - j);                          \
+          const int64_t across = lm_min64(strip, columns - j);                                     \
           const lm_sums sums = {c + lo * row + j, row, var[2] || k > 0,                            \
                                 (uint16_t *)buf[4] + lo * bf16_row + j, bf16_row};                 \
           if (panels) {                                                                            \
-            lm_rows_##T(rows, across, n, taken_a + k - first, along, b + j * depth + k * LM_NR,    \
-                        depth * LM_NR, LM_NR, sums.c, row, sums.add);                              \
+            lm_rows_panels_##T(rows, across, n, taken_a + k - first, along,                        \
+                               b + j * depth + k * LM_NR, depth * LM_NR, LM_NR, sums.c, row,       \
+                               sums.add);                                                          \
           } else if (plain) {                                                                      \
             lm_rows_plain_##T(rows, across, n, taken_a + k - first, along, b + j + k * b_k, LM_NR, \
                               b_k, sums.c, row, sums.add);                                         \
