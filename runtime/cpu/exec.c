@@ -37,7 +37,7 @@ typedef struct cpu_exec {
   lm_timeline *timeline;   // optional
   lm_cpu_gemms *gemms;
   lm_team *team;
-  lm_tickets tickets;
+  lm_tickets *tickets;          // [threads]
   struct worker *workers;       // [threads]
   bool *alone;                  // by function: all of its steps are too small to be shared
   lm_comm *comm;                // optional
@@ -116,6 +116,7 @@ static int64_t workspace(const lm_plan *plan, const lm_exec_options *o) {
 
 static void workers_make(cpu_exec *e) {
   e->workers = lm_calloc((size_t)e->threads, sizeof *e->workers);
+  e->tickets = lm_calloc((size_t)e->threads, sizeof *e->tickets);
   for (int i = 0; i < e->threads; i++) {
     worker *w = &e->workers[i];
     w->e = e;
@@ -197,6 +198,7 @@ static void destroy(lm_exec *hal) {
     lm_plan_walk_close(&e->workers[i].walk);
   }
   lm_free(e->workers);
+  lm_free(e->tickets);
   lm_free(e->alone);
   lm_cpu_gemms_destroy(e->gemms);
   lm_team_destroy(e->team);
@@ -446,7 +448,7 @@ typedef struct call {
 static void worker_run(void *user, int me) {
   const call *c = user;
   worker *w = &c->e->workers[me];
-  w->share = (lm_share){&c->e->tickets, me, c->threads, 0};
+  w->share = (lm_share){.tickets = c->e->tickets, .me = me, .all = c->threads};
   w->behind = false;
   w->passed = 0;
   w->since = c->start;
@@ -465,7 +467,7 @@ static lm_status run(lm_exec *hal, const lm_plan_func *f, const int64_t *extents
   cpu_exec *e = (cpu_exec *)hal;
   call c = {e, f, extents, e->alone[f - e->plan->funcs] ? 1 : e->threads,
             lm_timeline_now(e->timeline)};
-  atomic_store(&e->tickets.next, 0);
+  lm_tickets_clear(e->tickets, e->threads);
   memset(e->written, true, sizeof e->written);
   if (c.threads == 1)
     worker_run(&c, 0);

@@ -348,19 +348,20 @@ typedef struct team_call {
   const char *a;
   const char *b;
   char *c;
-  lm_tickets tickets;
+  lm_tickets *tickets;
 } team_call;
 
 static void team_call_share(void *user, int me) {
   team_call *p = user;
-  lm_share share = {&p->tickets, me, lm_team_size(p->all->team), 0};
+  lm_share share = {.tickets = p->tickets, .me = me, .all = lm_team_size(p->all->team)};
   lm_cpu_gemm_share(p->all, p->g, false, p->var, p->a, p->b, NULL, p->c, &share);
 }
 
 void lm_cpu_gemm(lm_cpu_gemms *all, const lm_plan_gemm *g, const int64_t *var, const char *a,
                  const char *b, char *c) {
-  team_call p = {all, g, var, a, b, c, .tickets = {0}};
+  team_call p = {all, g, var, a, b, c, lm_calloc((size_t)all->threads, sizeof(lm_tickets))};
   lm_team_run(all->team, team_call_share, &p);
+  lm_free(p.tickets);
 }
 
 // ---- shared state

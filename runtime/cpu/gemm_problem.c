@@ -11,7 +11,7 @@ enum {
   CODE_STEP_M = 12,
   CODE_STEP_N = 32,
   CODE_PIECES = 48,
-  FEW_PIECES = 4,       // per thread, of a GEMM of few rows, as long as each has at least
+  FEW_PIECES = 2,       // per thread, of a GEMM of few rows, as long as each has at least
   FEW_BYTES = 128 << 10 // this much of B
 };
 

@@ -23,6 +23,7 @@
 enum {
   WORKS = 200,
   PIECES = 37,
+  RANGE = 100000,
   MEMBERS = 8,
   ROUNDS = 2000
 };
@@ -32,13 +33,14 @@ extern char **environ;
 
 typedef struct taking {
   lm_team *team;
-  lm_tickets tickets;
+  lm_tickets tickets[MEMBERS];
   atomic_int done[WORKS][PIECES];
 } taking;
 
 static void pieces_take(void *user, int me) {
   taking *t = user;
-  lm_share share = {&t->tickets, me, lm_team_size(t->team), 0}, alone = lm_share_alone();
+  lm_share share = {.tickets = t->tickets, .me = me, .all = lm_team_size(t->team)};
+  lm_share alone = lm_share_alone();
   for (int w = 0; w < WORKS; w++) {
     int pieces = w % (PIECES + 1); // none, too
     for (int64_t i; (i = lm_share_take(&share, pieces)) >= 0;)
@@ -46,9 +48,29 @@ static void pieces_take(void *user, int me) {
     int own = 0;
     for (int64_t i; (i = lm_share_take(&alone, pieces)) >= 0;)
       own += i == own;
-    CHECK(own == pieces && !alone.base);
+    CHECK(own == pieces && !alone.at);
     lm_team_barrier(t->team, me);
   }
+}
+
+// All threads take pieces of one range at the same time.
+typedef struct range {
+  lm_tickets tickets;
+  atomic_int done[RANGE];
+} range;
+
+static void range_take(void *user, int me) {
+  range *r = user;
+  for (int64_t i; (i = lm_tickets_take(&r->tickets, 1, RANGE)) >= 0;)
+    atomic_fetch_add(&r->done[i], 1);
+}
+
+static void range_check(lm_team *team) {
+  static range r;
+  memset(&r, 0, sizeof r);
+  lm_team_run(team, range_take, &r);
+  for (int i = 0; i < RANGE; i++)
+    CHECK(r.done[i] == 1);
 }
 
 static void pieces_check(lm_team *team) {
@@ -57,6 +79,21 @@ static void pieces_check(lm_team *team) {
   for (int w = 0; w < WORKS; w++)
     for (int i = 0; i < PIECES; i++)
       CHECK(t.done[w][i] == (i < w % (PIECES + 1)));
+}
+
+// A thread takes its own range in order, then all of the next ones.
+static void own_range_first(void) {
+  enum {
+    ME = 2
+  };
+  lm_tickets tickets[MEMBERS] = {0};
+  lm_share share = {.tickets = tickets, .me = ME, .all = MEMBERS};
+  for (int w = 0; w < WORKS; w++) {
+    int64_t pieces = w % (PIECES + 1), at = lm_share_first(&share, pieces);
+    for (int64_t n = 0; n < pieces; n++)
+      CHECK(lm_share_take(&share, pieces) == (at + n) % pieces);
+    CHECK(lm_share_take(&share, pieces) == -1);
+  }
 }
 
 static void shares_cut(int all) {
@@ -219,6 +256,7 @@ static void team_check(int threads) {
   lm_team *team = lm_team_create(threads);
   CHECK(lm_team_size(team) == threads);
   pieces_check(team);
+  range_check(team);
   slots_check(team, ROUNDS, false);
   slots_check(team, 200, true);
   runs_check(team);
@@ -283,6 +321,7 @@ int main(void) {
   policy_check();
   quota_check();
   level_check();
+  own_range_first();
   for (size_t p = 0; p < LM_COUNT(policies); p++) {
     if (policies[p])
       setenv("OMP_WAIT_POLICY", policies[p], 1);
