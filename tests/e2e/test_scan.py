@@ -269,8 +269,8 @@ LAYERS_OF = {"Gated DeltaNet": ("GatedDeltaNet(d, 2, 16, 2, 32, 4, 1e-2)", 2), "
 
 
 def test_rounded_delta(run):
-    """Gated DeltaNet, the delta rule without decay, and the state of RWKV-7, in bf16, with keys that repeat and three documents: the errors of chunks beside f32 are
-    those of the loop"""
+    """Gated DeltaNet, the delta rule without decay, and the state of RWKV-7, in bf16, with keys that repeat and three
+    documents: the errors of chunks beside f32 are those of the loop"""
     rng = np.random.default_rng(5)
     tok = np.repeat(rng.integers(0, 64, 40), 8).astype("<i4")
     pos = np.concatenate([np.arange(n) for n in (272, 1, 47)]).astype("<i4")
@@ -286,6 +286,24 @@ def test_rounded_delta(run):
         for name in exact:
             most = factor * distance(of_loop[name], exact[name]) + (1e-3 if name == "loss" else 1e-4)
             within(f"{layer}: {name}", distance(of_chunks[name], exact[name]), most)
+
+
+def test_infinite_state(run):
+    """the state of a document becomes infinite: the loops of the library pass nothing of it on to the next document"""
+    pos = np.concatenate([np.arange(n) for n in (12, 4)]).astype("<i4")
+    tok = (7 * np.arange(16) % 64).astype("<i4")
+    columns = dict(tok=tok, pos=pos, seg=np.repeat([0, 1], [12, 4]).astype("<i4"), next=tok, w=np.ones(16, "<f4"))
+    save(run.path("batches.safetensors"), {n: x.reshape(1, 1, 16) for n, x in columns.items()})
+    text = RECURRENT_LAYERS + ROUNDED.replace("320", "16").replace("Recurrent(d = 64, vocab = 64)", "Tuned")
+    text = text.replace("x + mix(rmsnorm(x, norm), pos)", "x + select(expand(seg, d) > 0, mix(rmsnorm(x, norm), pos), 0)")
+    text = text.replace("return dot(rmsnorm", "return out * dot(rmsnorm").replace("  param norm", "  param out: real[vocab] = ones\n  param norm")
+    text += "model Tuned = Recurrent(d = 64, vocab = 64) with { freeze @**; train @out }\n"    # no backward pass of the loop
+    for layer in "DeltaNet(d, 2, 32, 1, 0)", "Rwkv(d, 2, 32)":
+        finite = text.replace("LAYER", layer)
+        infinite = finite.replace("f32(dot(x, wv, d))", "f32(dot(x, wv, d)) * exp(f32(select(pos == 5, 1000, 0)))")
+        a, b = (run.trace(run.write("state.lm", t), "--values", "logits", "--set", "precision.compute = f32", "--disable-pass", "chunk_scan")
+                for t in (finite, infinite))
+        check((a["logits"] == b["logits"]).all(), layer)
 
 
 # Decays for each key whose weights are no GEMMs: without a bound, 0 at some keys; 0 or 1, of more factors than the pass looks through.
