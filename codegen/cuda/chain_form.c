@@ -19,6 +19,15 @@ static const lm_value *unpermuted(const lm_value *v) {
   return v;
 }
 
+// True if both have the same elements: of one value, rounded before or after its axes are moved.
+static bool is_same(const lm_value *v, const lm_value *w) {
+  const lm_value *of[] = {unpermuted(v), unpermuted(w)};
+  for (int i = 0; i < 2 && of[0] != of[1]; i++)
+    if (of[i]->def && of[i]->def->code == LM_OP_CAST && of[i]->type.dtype == LM_BF16)
+      of[i] = unpermuted(of[i]->def->in[0]);
+  return of[0] == of[1] && v->type.dtype == w->type.dtype;
+}
+
 bool cuda_chain_is_state(const cuda_chain *x, const lm_value *v) {
   bool rounded = false;
   for (; v->def; v = v->def->in[0]) {
@@ -55,7 +64,7 @@ static bool read_take(cuda_chain *x, const lm_op *dot, uint32_t factor) {
 
 static bool mix_take(cuda_chain *x, const lm_op *dot, uint32_t factor, const lm_value *entry) {
   lm_axis i = dot->attr.axes[0];
-  if (x->mixes == CUDA_CHAIN_MIXES || (x->mixes && (x->entry != entry || x->i != i)))
+  if (x->mixes == CUDA_CHAIN_MIXES || (x->mixes && (!is_same(x->entry, entry) || x->i != i)))
     return false;
   x->mix[x->mixes] = dot;
   x->m_of[x->mixes++] = factor;
@@ -177,7 +186,7 @@ static bool is_last(lm_type t, lm_axis a) {
 }
 
 static bool result_fits(const cuda_chain *x, const lm_value *v) {
-  bool known = cuda_chain_is_state(x, v) || unpermuted(v) == x->row;
+  bool known = cuda_chain_is_state(x, v) || is_same(v, x->row);
   return known && is_last(v->type, x->v) && v->type.dtype == LM_BF16;
 }
 

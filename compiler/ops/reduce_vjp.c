@@ -41,8 +41,9 @@ static lm_value *outer_product(lm_grad *g, lm_type of, lm_value *gz, lm_value *o
   for (int i = 0; i < of.rank; i++)
     if (lm_type_find(gz->type, of.axis[i]) >= 0)
       t.axis[t.rank++] = of.axis[i];
-  lm_value *x = lm_emit_permute(g->b, gz, t.axis, t.rank);
-  return lm_emit2(g->b, LM_OP_MUL, lm_emit_expand(g->b, x, of), other);
+  lm_value *x = lm_emit_cast(g->b, gz, (lm_dtype)of.dtype);
+  x = lm_emit_expand(g->b, lm_emit_permute(g->b, x, t.axis, t.rank), of);
+  return lm_emit2(g->b, LM_OP_MUL, x, lm_emit_cast(g->b, other, (lm_dtype)of.dtype));
 }
 
 // How well the axis order of dot(x, w) matches the wanted order: 2 equal, 1 the same last axis, 0
@@ -73,15 +74,26 @@ static lm_value *dot_back(lm_grad *g, lm_type of, lm_value *gz, lm_value *other)
   if (!only.n_axes)
     return outer_product(g, of, gz, other);
   bool flip = dot_fit(g->b, other, gz, &only, of) > dot_fit(g->b, gz, other, &only, of);
-  return flip ? lm_emit_dot(g->b, other, gz, only.axes, only.n_axes)
-              : lm_emit_dot(g->b, gz, other, only.axes, only.n_axes);
+  lm_value *in[] = {flip ? other : gz, flip ? gz : other};
+  lm_type result = {.dtype = of.dtype};
+  return lm_emit(g->b, LM_OP_DOT, in, 2, &only, &result);
 }
 
 // x: dot(g, w) over the axes that only w has; w: dot(g, x) over the axes that only x has
+// The value whose cotangent operand i of a dot gets: where the result is not rounded, neither is
+// the cotangent of a value that was rounded for the dot.
+static lm_value *unrounded(const lm_op *dot, int i) {
+  lm_value *v = dot->in[i];
+  const lm_op *cast = v->def;
+  bool wide = dot->out[0]->type.dtype == LM_F32 && lm_dtype_is_half(v->type.dtype);
+  bool rounds = wide && cast && cast->code == LM_OP_CAST && cast->parent == dot->parent;
+  return rounds && cast->in[0]->type.dtype == LM_F32 ? cast->in[0] : v;
+}
+
 void vjp_dot(lm_grad *g, lm_op *op) {
   lm_value *gz = lm_emit_cast(g->b, lm_grad_of(g, op->out[0]), op->in[0]->type.dtype);
   for (int i = 0; i < 2; i++) {
-    lm_value *of = op->in[i];
+    lm_value *of = unrounded(op, i);
     lm_value *other = op->in[1 - i];
     if (lm_grad_needs(g, of))
       lm_grad_add(g, of, dot_back(g, of->type, gz, lm_grad_value(g, other)));

@@ -65,7 +65,8 @@ typedef struct chain_case {
   "    %d = mul %x, %a1\n    %u1 = permute %u : f32[b, h, k, v]\n    %t = add %d, %u1\n"           \
   "    yield %t, %xb, %rb\n  }\n  return %s, %r\n}\n"
 
-// From the last position to the first, with the columns of m: r = m^T (p s + own).
+// From the last position to the first, with the columns of m: r = m^T (p s + own), which is
+// rounded twice, with its axes in two orders.
 #define CHAIN_MIXED_BACKWARD                                                                       \
   "func @f(%p: bf16[c, b, h, i, k], %own: bf16[c, b, h, i, v], %q: bf16[c, b, h, j, k], "          \
   "%m: bf16[c, b, h, i, j], %a: f32[c, b, h], %z: bf16[c, b, h, k, v], %s0: f32[b, h, k, v]) -> "  \
@@ -76,7 +77,8 @@ typedef struct chain_case {
   "    %xb = cast %x : bf16[b, h, k, v]\n    %y = dot %p1, %xb over(k) : f32[b, h, i, v]\n"        \
   "    %of = cast %o1 : f32[b, h, i, v]\n    %ef = add %y, %of\n"                                  \
   "    %e = cast %ef : bf16[b, h, i, v]\n    %rf = dot %m1, %e over(i) : f32[b, h, j, v]\n"        \
-  "    %rb = cast %rf : bf16[b, h, j, v]\n    %u = dot %q1, %rb over(j) : f32[b, h, k, v]\n"       \
+  "    %rp = permute %rf : f32[j, b, h, v]\n    %rc = cast %rp : bf16[j, b, h, v]\n"               \
+  "    %rb = cast %rf : bf16[b, h, j, v]\n    %u = dot %q1, %rc over(j) : f32[b, h, k, v]\n"       \
   "    %zf = cast %z1 : f32[b, h, k, v]\n    %d = mul %x, %a1\n    %w = add %d, %zf\n"             \
   "    %t = add %w, %u\n    yield %t, %xb, %rb\n  }\n  return %h, %s, %r\n}\n"
 

@@ -107,8 +107,15 @@ int64_t lm_chunk_bounded(const lm_chunk *c) {
   return (int64_t)fmin(MOST / fabs(e.least), LONGEST);
 }
 
-static lm_value *exponential(lm_chunked *x, lm_value *s) {
-  return lm_emit1(x->b, LM_OP_EXP, s);
+// v times exp(s), rounded. The cotangent of s is a sum over positions in which the terms of the
+// other factor cancel, so both multiply by the rounded values: those of 1, which is the derivative
+// of s.
+static lm_value *scaled(lm_chunked *x, lm_value *v, lm_value *s) {
+  lm_value *e = lm_emit1(x->b, LM_OP_STOP, lm_emit1(x->b, LM_OP_EXP, s));
+  lm_value *one = lm_emit_const(x->b, s->type, 1);
+  v = lm_emit_cast(x->b, lm_chunk_emit2(x->b, LM_OP_MUL, v, e), x->of->dtype);
+  one = lm_emit2(x->b, LM_OP_STRAIGHT, one, s);
+  return lm_chunk_emit2(x->b, LM_OP_MUL, lm_chunk_f32(x, v), one);
 }
 
 static lm_value *weighted(lm_chunked *x, lm_value *c, lm_value *k, lm_value *mask) {
@@ -136,15 +143,15 @@ void lm_chunk_weights_bounded(lm_chunked *x) {
   lm_value *sums = lm_chunk_running_sum(x, e.z);
   lm_value *zeros = e.kept ? lm_chunk_number_of_zeros(x, e.kept) : NULL;
   lm_value *counts = zeros ? lm_chunk_running_sum(x, zeros) : NULL;
-  lm_value *inverse = exponential(x, lm_emit1(x->b, LM_OP_NEG, lm_chunk_at_j(x, sums)));
-  lm_value *k = lm_chunk_emit2(x->b, LM_OP_MUL, x->k, inverse);
-  lm_value *w = x->w ? lm_chunk_emit2(x->b, LM_OP_MUL, x->w, inverse) : NULL;
+  lm_value *minus = lm_emit1(x->b, LM_OP_NEG, lm_chunk_at_j(x, sums));
+  lm_value *k = scaled(x, x->k, minus);
+  lm_value *w = x->w ? scaled(x, x->w, minus) : NULL;
   for (int r = 0; r < of->n_reads; r++) {
     bool inclusive = of->read[r].inclusive;
     lm_value *s = inclusive ? sums : before(x, sums, e.z);
     lm_value *c = lm_chunk_f32(x, lm_chunk_of(x, of->read[r].c));
     lm_value *mask = positions_behind(x, inclusive);
-    c = lm_chunk_emit2(x->b, LM_OP_MUL, c, exponential(x, s));
+    c = scaled(x, c, s);
     if (zeros) {
       lm_value *own = inclusive ? counts : before(x, counts, zeros);
       own = lm_chunk_emit2(x->b, LM_OP_EQ, own, lm_chunk_at_j(x, counts));
