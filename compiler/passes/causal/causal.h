@@ -134,12 +134,14 @@ void lm_scan_prove(probe *p, const lm_op *scan);
 // True if no row exists in which the reduction over the history reads a position that it must not.
 // False: not known.
 bool lm_mask_prove(probe *p, const lm_op *op);
-// True if a position of the document up to t exists, on the row or not, whose score is not masked.
-bool lm_mask_shows(const probe *p, const lm_value *scores, int64_t t);
 // The least W <= most, if one is known, for which the reduction over the history reads no position
 // that is W or more before t in its document; 0: none is known. For functions of decoding, whose
 // values are `unknown` in p->sketches; of their facts `large` alone is read.
 int64_t lm_mask_back(probe *p, const lm_op *op, int64_t most);
+
+// ---- causal_shows.c
+// True if a position of the document up to t exists, on the row or not, whose score is not masked.
+bool lm_mask_shows(const probe *p, const lm_value *scores, int64_t t);
 
 // ---- causal_reach.c: which positions each value depends on
 // Reports values of the logits that depend on later positions or on other documents.

@@ -12,7 +12,7 @@
 // without a proof has been checked at the positions of the row.
 #include "compiler/passes/causal/causal.h"
 #include "compiler/ops/interface.h"
-#include "compiler/passes/causal/causal_formula.h"
+#include "compiler/passes/causal/causal_prover.h"
 #include "compiler/passes/rewrite.h"
 
 #include <math.h>
@@ -26,23 +26,6 @@ static const double LARGEST = 1 << 29;
 // visible scores is proved to be above VISIBLE.
 static const double LEAST_MASK = -10 * LM_LARGE, VISIBLE = -1000 * LM_LARGE;
 
-// A term that is not linear: idiv or mod of two linear operands.
-typedef struct quotient {
-  lm_opcode code;
-  lm_linear x, by;
-} quotient;
-
-typedef struct prover {
-  const probe *p;
-  lm_axis t, s;
-  bool itself;  // only the pairs with s at t
-  bool exact;   // masked scores are one constant, `fill`; 0: none is found yet
-  double never; // scores up to this are masked
-  double fill;
-  quotient quotients[LM_TERMS_MAX];
-  int n_quotients, visits;
-} prover;
-
 // ---- numbers
 
 static bool is_small(const lm_linear *x) {
@@ -52,7 +35,6 @@ static bool is_small(const lm_linear *x) {
   return small;
 }
 
-// False if the value has other axes of positions or of the history than those of the prover.
 static bool is_along(const prover *x, const lm_value *v) {
   for (int i = 0; i < v->type.rank; i++) {
     lm_axis a = v->type.axis[i];
@@ -62,7 +44,7 @@ static bool is_along(const prover *x, const lm_value *v) {
   return true;
 }
 
-static bool visit(prover *x, const lm_value *v) {
+bool lm_prover_visit(prover *x, const lm_value *v) {
   return x->visits++ < MAX_VISITS && is_along(x, v);
 }
 
@@ -116,7 +98,7 @@ static bool binary_linear(prover *x, const lm_op *op, bool at_s, lm_linear *out)
 // An int as a sum of terms. at_s: behind a `history`.
 static bool linear(prover *x, const lm_value *v, bool at_s, lm_linear *out) {
   const lm_op *op = v->def;
-  if (!visit(x, v) || v->type.dtype != LM_INT)
+  if (!lm_prover_visit(x, v) || v->type.dtype != LM_INT)
     return false;
   if (!op)
     return column_linear(x, v, at_s, out);
@@ -198,7 +180,7 @@ static const lm_formula *condition(prover *x, const lm_value *v, bool negated, b
   const lm_op *op = v->def;
   const lm_formula *y;
   const lm_formula *z;
-  if (!visit(x, v) || !op)
+  if (!lm_prover_visit(x, v) || !op)
     return lm_formula_constant(unknown);
   switch (op->code) {
   case LM_OP_CONST: return lm_formula_constant((op->attr.num != 0) != negated);
@@ -236,8 +218,7 @@ static bool is_float(const lm_value *v) {
   return lm_dtype_is_float((lm_dtype)v->type.dtype);
 }
 
-// True if the operation has the elements of its first operand, or moves them along other axes.
-static bool keeps_elements(const prover *x, const lm_op *op) {
+bool lm_prover_keeps(const prover *x, const lm_op *op) {
   switch (op->code) {
   case LM_OP_EXPAND:
   case LM_OP_PERMUTE:
@@ -260,9 +241,9 @@ static double bound(prover *x, const lm_value *v) {
     return -(double)INT32_MIN;
   if (known->unknown || known->most < INFINITY)
     return known->unknown ? LM_LARGE : known->most;
-  if (!visit(x, v) || !op)
+  if (!lm_prover_visit(x, v) || !op)
     return INFINITY;
-  if (keeps_elements(x, op) || op->code == LM_OP_CAST || op->code == LM_OP_NEG)
+  if (lm_prover_keeps(x, op) || op->code == LM_OP_CAST || op->code == LM_OP_NEG)
     return bound(x, op->in[0]);
   if (op->code == LM_OP_MUL)
     return bound(x, op->in[0]) * bound(x, op->in[1]);
@@ -302,7 +283,7 @@ static bool may_cancel(prover *x, const lm_value *v, int sign) {
   const lm_op *op = v->def;
   if (!op || !is_float(v))
     return false;
-  if (!visit(x, v))
+  if (!lm_prover_visit(x, v))
     return true;
   bool any = false;
   switch (op->code) {
@@ -318,7 +299,7 @@ static bool may_cancel(prover *x, const lm_value *v, int sign) {
   case LM_OP_DIV:
   case LM_OP_EXP:
   case LM_OP_POW: return product_may_cancel(x, op, sign);
-  default: return keeps_elements(x, op) && may_cancel(x, op->in[0], sign);
+  default: return lm_prover_keeps(x, op) && may_cancel(x, op->in[0], sign);
   }
 }
 
@@ -357,12 +338,12 @@ static const lm_formula *masked(prover *x, const lm_value *v, bool at_most) {
   lm_arena *a = x->p->a;
   const lm_formula *y;
   const lm_formula *z;
-  if (!visit(x, v) || (op && lm_fact(x->p, v)->large))
+  if (!lm_prover_visit(x, v) || (op && lm_fact(x->p, v)->large))
     return lm_formula_constant(at_most);
   bool chooses = op && (op->code == LM_OP_SELECT || op->code == LM_OP_CONST);
   if (!op || (x->exact && lm_op_has(op, LM_T_ELEMENTWISE) && !chooses))
     return lm_formula_constant(false);
-  if (keeps_elements(x, op))
+  if (lm_prover_keeps(x, op))
     return masked(x, op->in[0], at_most);
   switch (op->code) {
   case LM_OP_CONST: return lm_formula_constant(is_fill(x, op->attr.num));
@@ -400,9 +381,9 @@ static const lm_formula *either_zero(prover *x, const lm_op *op) {
 static const lm_formula *zero(prover *x, const lm_value *v) {
   const lm_op *op = v->def;
   lm_arena *a = x->p->a;
-  if (!visit(x, v) || !op)
+  if (!lm_prover_visit(x, v) || !op)
     return lm_formula_constant(false);
-  if (keeps_elements(x, op))
+  if (lm_prover_keeps(x, op))
     return zero(x, op->in[0]);
   switch (op->code) {
   case LM_OP_CONST: return lm_formula_constant(op->attr.num == 0);
@@ -456,13 +437,13 @@ static bool excludes(const prover *x, const lm_formula *f, const lm_formula *g) 
   return lm_formula_refuted(lm_formula_and(a, lm_formula_domain(a), both));
 }
 
-static prover prover_of(const probe *p, lm_axis t, lm_axis s, bool itself) {
+prover lm_prover_of(const probe *p, lm_axis t, lm_axis s, bool itself) {
   double never = itself ? VISIBLE : LM_NEVER;
   return (prover){.p = p, .t = t, .s = s, .itself = itself, .never = never};
 }
 
 static bool is_neutral(const probe *p, const lm_op *op, const lm_value *v, lm_axis t, lm_axis s) {
-  prover x = prover_of(p, t, s, false);
+  prover x = lm_prover_of(p, t, s, false);
   bool sums = op->code == LM_OP_SUM || op->code == LM_OP_DOT;
   x.exact = op->code == LM_OP_GATHER;
   const lm_formula *neutral = sums ? zero(&x, v) : masked(&x, v, false);
@@ -471,7 +452,7 @@ static bool is_neutral(const probe *p, const lm_op *op, const lm_value *v, lm_ax
 
 // True if each position reads itself, so that no row is masked as a whole.
 static bool is_visible(const probe *p, const lm_value *v, lm_axis t, lm_axis s) {
-  prover x = prover_of(p, t, s, true);
+  prover x = lm_prover_of(p, t, s, true);
   return excludes(&x, lm_formula_constant(true), masked(&x, v, true));
 }
 
@@ -504,7 +485,7 @@ static int64_t back_of(const probe *p, const lm_op *op, const lm_value *v, int64
     return 0;
   if (!lm_probe_has(p->is_history, v->type, &s))
     return 0;
-  prover x = prover_of(p, t, s, false);
+  prover x = lm_prover_of(p, t, s, false);
   const lm_formula *neutral = sums ? zero(&x, v) : masked(&x, v, false);
   const lm_formula *reads = lm_formula_not(p->a, neutral);
   if (!excludes(&x, is_far(&x, most), reads))
@@ -529,72 +510,4 @@ int64_t lm_mask_back(probe *p, const lm_op *op, int64_t most) {
   }
   p->sketches[op->out[0]->id].visible = least && op->code == LM_OP_MAX;
   return least;
-}
-
-// ---- rows behind a gap of the sample
-
-// The element of a value at a position t and a position s of the same document; NAN: not known.
-typedef struct pair {
-  double t, s, document, prompt; // the last at t, and at s if it is 1
-} pair;
-
-static double element(prover *x, const lm_value *v, bool at_s, const pair *at);
-
-static double column_element(const lm_value *v, bool at_s, const pair *at) {
-  if (lm_is_prompt(v))
-    return at_s && at->prompt == 0 ? NAN : at->prompt;
-  switch (v->name ? lm_column_find(v->name) : LM_COLUMNS) {
-  case LM_COLUMN_POS: return at_s ? at->s : at->t;
-  case LM_COLUMN_SEG: return at->document;
-  default: return NAN;
-  }
-}
-
-static double combined(prover *x, const lm_op *op, bool at_s, const pair *at) {
-  double in[LM_RANK];
-  bool all = op->n_in > 0 && op->n_in <= LM_RANK && lm_op_has(op, LM_T_ELEMENTWISE), no = false;
-  for (uint32_t i = 0; i < op->n_in && all; i++) {
-    in[i] = element(x, op->in[i], at_s, at);
-    no |= in[i] == 0;
-    if (isnan(in[i]) && op->code != LM_OP_AND && op->code != LM_OP_MUL)
-      return NAN;
-  }
-  if (no && (op->code == LM_OP_AND || op->code == LM_OP_MUL))
-    return 0;
-  for (uint32_t i = 0; i < op->n_in && all; i++)
-    all &= !isnan(in[i]);
-  return all ? lm_eval_scalar(op, in) : NAN;
-}
-
-static double element(prover *x, const lm_value *v, bool at_s, const pair *at) {
-  const lm_op *op = v->def;
-  if (!visit(x, v))
-    return NAN;
-  if (!op)
-    return column_element(v, at_s, at);
-  if (op->code == LM_OP_CONST)
-    return op->attr.num;
-  if (op->code == LM_OP_HISTORY || keeps_elements(x, op))
-    return element(x, op->in[0], at_s || op->code == LM_OP_HISTORY, at);
-  double c = op->code == LM_OP_SELECT ? element(x, op->in[0], at_s, at) : NAN;
-  if (!isnan(c))
-    return element(x, op->in[c != 0 ? 1 : 2], at_s, at);
-  return combined(x, op, at_s, at);
-}
-
-bool lm_mask_shows(const probe *p, const lm_value *v, int64_t t) {
-  enum {
-    MAX_BACK = 4096
-  };
-  lm_axis of_t, of_s;
-  if (!lm_probe_has(p->is_position, v->type, &of_t) || !lm_probe_has(p->is_history, v->type, &of_s))
-    return false;
-  double first = fmax(0, p->pos[t] - MAX_BACK);
-  for (double s = p->pos[t]; s >= first; s--) {
-    prover x = prover_of(p, of_t, of_s, false);
-    pair at = {p->pos[t], s, p->seg[t], p->prompt ? p->prompt[t] : 0};
-    if (!(element(&x, v, false, &at) <= LM_NEVER))
-      return true;
-  }
-  return false;
 }
