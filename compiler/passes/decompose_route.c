@@ -16,6 +16,7 @@
 // top_k takes the square of the axis' size in comparisons, which kernels compute in vectors.
 #include <float.h>
 #include <string.h>
+#include "compiler/ops/interface.h"
 #include "compiler/passes/causal/causal.h"
 #include "compiler/passes/rewrite.h"
 
@@ -78,7 +79,7 @@ static lm_value *top_k(lm_rewrite *r, lm_op *op) {
 
 // The constant that replaces the scores of hidden positions; false: there is none.
 static bool hidden_score(const lm_value *x, double *out) {
-  while (lm_op_is(x, LM_OP_EXPAND) || lm_op_is(x, LM_OP_PERMUTE) || lm_op_is(x, LM_OP_STOP))
+  while (lm_op_is(x, LM_OP_STOP) || (x->def && lm_op_has(x->def, LM_T_MOVE)))
     x = x->def->in[0];
   if (!lm_op_is(x, LM_OP_SELECT))
     return lm_const_of(x, out) && *out <= LM_NEVER;

@@ -115,13 +115,15 @@ UNMASKED = (
     "exp(minimum(scores - select(mask, 0, -1e30), 0))",
     "exp(real(int(scores)) * 1e-9)",
     "softmax(real(int(scores)), s)",
+    "softmax(select(mask, unmasked - 1e31, -1e30), s)",   # visible scores are below those of later positions
+    "softmax(select(mask, -(unmasked + 1e31), -1e30), s)",
 )
 
 
 def test_scaled_scores(run):
     """Masked scores stay masked when they are multiplied by a positive constant, not when a constant cancels them."""
     text = model("p >= ps & same").replace("attention, xent", "softmax, xent").replace(
-        "    return dot(x", "    let scores = select(mask, dot(dot(x, wq, d), ks, e), -1e30)\n    return dot(x")
+        "    return dot(x", "    let unmasked = dot(dot(x, wq, d), ks, e)\n    let scores = select(mask, unmasked, -1e30)\n    return dot(x")
     of = lambda weights: text.replace("attention(dot(x, wq, d), ks, vs, mask)", f"dot({weights}, vs, s)")
     for weights in SCALED:
         code, err, found = causality(run, of(weights))
@@ -137,6 +139,7 @@ KEPT = "mask & %s >= expand(least, s)" % BEST
 SPARSE = (
     (BEST, KEPT, None),
     (BEST, "mask & scores >= expand(least, s)", None),
+    ("stop_grad(%s)" % BEST, KEPT, None),
     ("-select(mask, -scores, 1e30)", KEPT, "top_k reads all"),                          # -1e30, but not as a constant
     ("scores", KEPT, "top_k reads all"),
     ("select(mask, scores, 0)", KEPT, "top_k reads all"),                              # a score may be lower
@@ -144,6 +147,9 @@ SPARSE = (
     ("select(back >= 0, scores, -1e30)", KEPT, "top_k reads all"),
     ("select(same, select(back >= 0, scores, -1e30), -1e29)", KEPT, "top_k reads all"),  # how many are later counts
     ("scores + select(mask, 0, -1e26)", KEPT, "top_k reads all"),                      # -1e26 does not absorb a score
+    ("select(not(mask), -1e30, select(scores > 0, scores, -1e35))", KEPT, "top_k reads all"),          # -1e35 is below -1e30
+    ("select(mask, -select(scores > 0, scores, 1e35), -1e30)", KEPT, "top_k reads all"),
+    ("select(mask, scores - 1e31, -1e30)", KEPT, "top_k reads all"),
     (BEST, "mask & expand(max(at, best) > 3, s)", "reads the indices"),
     (BEST, "mask & expand(sum(f32(at), best) > 3, s)", "reads the indices"),
     (BEST, "select(mask, real(scores), -1e30) > expand(real(least) - 1, s)", "depends on"),   # -1e30 > -1e30

@@ -43,8 +43,8 @@ lm_best lm_probe_best_check(probe *p, const lm_op *op) {
   if (values) {
     best_refuse(
         p, op,
-        "top_k reads all positions of the history, unless one constant replaces the scores of "
-        "later positions and of other documents",
+        "top_k reads all positions of the history, unless one constant, lower than every score, "
+        "replaces the scores of later positions and of other documents",
         "top_k(select(expand(pos, s) >= ps & expand(seg, s) == ss, scores, -1e30), s -> c)");
     return LM_BEST_REFUSED;
   }

@@ -62,13 +62,13 @@ static const double *row(const source *x, int64_t t, int64_t other, int64_t n, d
 
 // ---- elementwise
 
-// A masked score absorbs small and unknown values, not a constant such as 1e30.
+static bool absorbs(double x, double y) {
+  return fabs(x) >= -LM_NEVER && !(fabs(y) >= LM_LARGE);
+}
+
+// A masked score, or a constant such as 1e30, absorbs small and unknown values.
 static double negligible_sum(double x, double y) {
-  if (x <= LM_NEVER && !(fabs(y) >= LM_LARGE))
-    return x;
-  if (y <= LM_NEVER && !(fabs(x) >= LM_LARGE))
-    return y;
-  return x + y;
+  return absorbs(x, y) ? x : absorbs(y, x) ? y : x + y;
 }
 
 // A row whose maximum is masked is masked as a whole.

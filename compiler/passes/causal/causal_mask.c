@@ -231,25 +231,29 @@ bool lm_prover_keeps(const prover *x, const lm_op *op) {
   }
 }
 
-// A bound of the absolute value at every position.
+// A bound of the absolute value at every position. An unknown value is smaller than LM_LARGE, but
+// constants are added to it, or selected instead of it.
 static double bound(prover *x, const lm_value *v) {
   const lm_op *op = v->def;
   const sketch *known = &x->p->sketches[v->id];
+  double unknown = known->unknown ? LM_LARGE : INFINITY;
   if (v->type.dtype == LM_BOOL)
     return 1;
   if (v->type.dtype == LM_INT)
     return -(double)INT32_MIN;
-  if (known->unknown || known->most < INFINITY)
-    return known->unknown ? LM_LARGE : known->most;
+  if (known->most < INFINITY)
+    return known->most;
   if (!lm_prover_visit(x, v) || !op)
-    return INFINITY;
+    return unknown;
   if (lm_prover_keeps(x, op) || op->code == LM_OP_CAST || op->code == LM_OP_NEG)
     return bound(x, op->in[0]);
-  if (op->code == LM_OP_MUL)
-    return bound(x, op->in[0]) * bound(x, op->in[1]);
-  if (op->code == LM_OP_ADD || op->code == LM_OP_SUB)
-    return bound(x, op->in[0]) + bound(x, op->in[1]);
-  return INFINITY;
+  switch (op->code) {
+  case LM_OP_ADD:
+  case LM_OP_SUB: return bound(x, op->in[0]) + bound(x, op->in[1]);
+  case LM_OP_SELECT: return fmax(bound(x, op->in[1]), bound(x, op->in[2]));
+  case LM_OP_MUL: return known->unknown ? LM_LARGE : bound(x, op->in[0]) * bound(x, op->in[1]);
+  default: return unknown;
+  }
 }
 
 static const lm_formula *masked(prover *x, const lm_value *v, bool at_most);
@@ -303,6 +307,15 @@ static bool may_cancel(prover *x, const lm_value *v, int sign) {
   }
 }
 
+// Where the value may be a constant such as 1e30, which makes what it is subtracted from a masked
+// score.
+static const lm_formula *raised(prover *x, const lm_value *v) {
+  const lm_op *op = v->def;
+  if (!lm_op_is(v, LM_OP_SELECT) || !lm_prover_visit(x, v))
+    return lm_formula_constant(may_cancel(x, v, 1));
+  return chosen(x, op->in[0], true, raised(x, op->in[1]), raised(x, op->in[2]));
+}
+
 // The same as `masked` of a term of a sum, whose other term is `other` times `sign`.
 static const lm_formula *masked_term(prover *x, const lm_value *v, const lm_value *other, int sign,
                                      bool at_most) {
@@ -331,6 +344,17 @@ static bool is_fill(prover *x, double c) {
   return c <= x->never && (!x->exact || c == x->fill);
 }
 
+// False if the operation may change a constant.
+static bool is_exact(const lm_op *op) {
+  switch (op->code) {
+  case LM_OP_CONST:
+  case LM_OP_SELECT:
+  case LM_OP_EXPAND:
+  case LM_OP_STOP: return true;
+  default: return lm_op_has(op, LM_T_MOVE);
+  }
+}
+
 // Where the value is a masked score, at most x->never. at_most: it is none where the formula does
 // not hold; else it is one where the formula holds.
 static const lm_formula *masked(prover *x, const lm_value *v, bool at_most) {
@@ -340,8 +364,7 @@ static const lm_formula *masked(prover *x, const lm_value *v, bool at_most) {
   const lm_formula *z;
   if (!lm_prover_visit(x, v) || (op && lm_fact(x->p, v)->large))
     return lm_formula_constant(at_most);
-  bool chooses = op && (op->code == LM_OP_SELECT || op->code == LM_OP_CONST);
-  if (!op || (x->exact && lm_op_has(op, LM_T_ELEMENTWISE) && !chooses))
+  if (!op || (x->exact && !is_exact(op)))
     return lm_formula_constant(false);
   if (lm_prover_keeps(x, op))
     return masked(x, op->in[0], at_most);
@@ -357,6 +380,8 @@ static const lm_formula *masked(prover *x, const lm_value *v, bool at_most) {
     return lm_formula_or(a, y, z);
   case LM_OP_SUB:
     y = masked_term(x, op->in[0], op->in[1], -1, at_most);
+    if (at_most)
+      y = lm_formula_or(a, y, raised(x, op->in[1]));
     z = masked(x, op->in[1], !at_most);
     return lm_formula_and(a, y, lm_formula_not(a, z));
   case LM_OP_MUL:
@@ -442,12 +467,21 @@ prover lm_prover_of(const probe *p, lm_axis t, lm_axis s, bool itself) {
   return (prover){.p = p, .t = t, .s = s, .itself = itself, .never = never};
 }
 
+// True if no score is below the constant that replaces hidden ones.
+static bool is_lowest(const probe *p, const lm_value *v, lm_axis t, lm_axis s, double fill) {
+  prover x = lm_prover_of(p, t, s, false);
+  x.never = nextafter(fill, -INFINITY);
+  return excludes(&x, lm_formula_constant(true), masked(&x, v, true));
+}
+
 static bool is_neutral(const probe *p, const lm_op *op, const lm_value *v, lm_axis t, lm_axis s) {
   prover x = lm_prover_of(p, t, s, false);
   bool sums = op->code == LM_OP_SUM || op->code == LM_OP_DOT;
   x.exact = op->code == LM_OP_GATHER;
   const lm_formula *neutral = sums ? zero(&x, v) : masked(&x, v, false);
-  return excludes(&x, hidden(&x), lm_formula_not(p->a, neutral));
+  if (!excludes(&x, hidden(&x), lm_formula_not(p->a, neutral)))
+    return false;
+  return !x.exact || is_lowest(p, v, t, s, x.fill);
 }
 
 // True if each position reads itself, so that no row is masked as a whole.
