@@ -273,6 +273,7 @@ typedef struct group_walk {
   run one;              // the GEMM of the group
   int group;            // its number
   int64_t first, tasks; // its first row, and the number of its tasks
+  int64_t before;       // tasks of the groups before it
 } group_walk;
 
 // The groups of a walk: behind the last one, the rows of no group.
@@ -280,7 +281,8 @@ static int groups_of(const problem *p) {
   return p->groups + !p->group_sums;
 }
 
-// Goes to group `g`, which follows the one of *w. Rows that the GEMM does not have are left out.
+// Goes to group `g`, whose first row and tasks before are set. Rows that the GEMM does not have are
+// left out.
 static void group_enter(const run *r, const int32_t *counts, int g, group_walk *w) {
   int64_t left = rows_of(&r->p) - w->first;
   bool none = g == r->p.groups;
@@ -292,24 +294,32 @@ static void group_enter(const run *r, const int32_t *counts, int g, group_walk *
   w->tasks = w->one.p.s.m && w->one.p.s.n ? tasks_of(&w->one.p) : 0;
 }
 
-// The tasks of all groups, in order, of which this thread takes some.
+static void groups_begin(const run *r, const int32_t *counts, group_walk *w) {
+  *w = (group_walk){.first = 0};
+  group_enter(r, counts, 0, w);
+}
+
+static void group_leave(const run *r, const int32_t *counts, group_walk *w) {
+  w->before += w->tasks;
+  w->first += rows_of(&w->one.p);
+  group_enter(r, counts, w->group + 1, w);
+}
+
+// The tasks of all groups, of which this thread takes some: in order, except that it begins again
+// when it takes those that are left of another thread's range.
 static void groups_share(const run *r, const int32_t *counts, lm_share *share) {
-  group_walk w = {.first = 0};
-  int64_t all = 0, before = 0; // tasks: of all groups, of those before the current one
-  for (int g = 0; g < groups_of(&r->p); g++) {
-    group_enter(r, counts, g, &w);
-    w.first += rows_of(&w.one.p);
-    all += w.tasks;
-  }
-  w.first = 0;
-  group_enter(r, counts, 0, &w);
+  group_walk w;
+  groups_begin(r, counts, &w);
+  while (w.group + 1 < groups_of(&r->p))
+    group_leave(r, counts, &w);
+  int64_t all = w.before + w.tasks;
+  groups_begin(r, counts, &w);
   for (int64_t t; (t = lm_share_take(share, all)) >= 0;) {
-    while (t >= before + w.tasks) {
-      before += w.tasks;
-      w.first += rows_of(&w.one.p);
-      group_enter(r, counts, w.group + 1, &w);
-    }
-    task_run(&w.one, t - before, share->me);
+    if (t < w.before)
+      groups_begin(r, counts, &w);
+    while (t >= w.before + w.tasks)
+      group_leave(r, counts, &w);
+    task_run(&w.one, t - w.before, share->me);
   }
 }
 
