@@ -79,7 +79,6 @@ static lm_value *dot_back(lm_grad *g, lm_type of, lm_value *gz, lm_value *other)
   return lm_emit(g->b, LM_OP_DOT, in, 2, &only, &result);
 }
 
-// x: dot(g, w) over the axes that only w has; w: dot(g, x) over the axes that only x has
 // The value whose cotangent operand i of a dot gets: where the result is not rounded, neither is
 // the cotangent of a value that was rounded for the dot.
 static lm_value *unrounded(const lm_op *dot, int i) {
@@ -90,6 +89,7 @@ static lm_value *unrounded(const lm_op *dot, int i) {
   return rounds && cast->in[0]->type.dtype == LM_F32 ? cast->in[0] : v;
 }
 
+// x: dot(g, w) over the axes that only w has; w: dot(g, x) over the axes that only x has
 void vjp_dot(lm_grad *g, lm_op *op) {
   lm_value *gz = lm_emit_cast(g->b, lm_grad_of(g, op->out[0]), op->in[0]->type.dtype);
   for (int i = 0; i < 2; i++) {

@@ -307,8 +307,7 @@ static bool may_cancel(prover *x, const lm_value *v, int sign) {
   }
 }
 
-// Where the value may be a constant such as 1e30, which makes what it is subtracted from a masked
-// score.
+// Where the value may be a constant such as 1e30: a score minus such a constant is a masked score.
 static const lm_formula *raised(prover *x, const lm_value *v) {
   const lm_op *op = v->def;
   if (!lm_op_is(v, LM_OP_SELECT) || !lm_prover_visit(x, v))
