@@ -23,6 +23,7 @@ typedef struct lm_vocabulary_options {
   const char *kind; // "bpe" or "unigram"
   int64_t vocab;
   const char *field; // of .jsonl files; NULL: "text"
+  double bad;        // percentage of documents that may be unusable
   const char *const *files;
   uint32_t n_files;
 } lm_vocabulary_options;
@@ -32,7 +33,8 @@ typedef struct lm_vocabulary {
   int32_t vocab;         // at most the requested size
 } lm_vocabulary;
 
-// Trains a vocabulary on files and writes it. Free *out in any case.
+// Trains a vocabulary on files and writes it. LM_USER if more documents than `bad` allows cannot be
+// used: nothing is written. Free *out in any case.
 lm_status lm_vocabulary_train(lm_arena *a, const lm_events *e, const lm_vocabulary_options *o,
                               lm_vocabulary *out);
 void lm_vocabulary_free(lm_vocabulary *v);

@@ -18,16 +18,12 @@ static const lm_opt options[] = {
      .value = "FILE",
      .help = "train: the file to write (tokenizer.json); an existing file is replaced"},
     {.name = "kind", .kind = LM_OPT_TEXT, .value = "KIND", .help = "train: bpe or unigram (bpe)"},
-    {.name = "vocab",
-     .kind = LM_OPT_WHOLE,
-     .value = "N",
-     .help = "train: size of the vocabulary (4096)",
-     .least = 257,
-     .most = 1e7},
+    {"vocab", 0, LM_OPT_WHOLE, "N", "train: size of the vocabulary (4096)", 257, 1e7},
     {.name = "field",
      .kind = LM_OPT_TEXT,
      .value = "NAME",
      .help = "train: the field of .jsonl files that holds the text (text)"},
+    {"bad", 0, LM_OPT_NUMBER, "PERCENT", "train: documents that may be unusable (1)", 0, 100},
     LM_OPT_JSON,
     {0}};
 
@@ -107,6 +103,7 @@ static lm_status train(lm_cli *cli) {
                              .kind = lm_args_text(a, "kind", "bpe"),
                              .vocab = lm_args_whole(a, "vocab", VOCAB),
                              .field = lm_args_text(a, "field", NULL),
+                             .bad = lm_args_number(a, "bad", 1),
                              .files = a->rest + 1,
                              .n_files = a->n_rest - 1};
   lm_vocabulary v;

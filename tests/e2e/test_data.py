@@ -79,6 +79,19 @@ def test_vocabulary_stops_early(run):
     check(code == 0 and err == "", err)
 
 
+def test_vocabulary_of_unusable_documents(run):
+    """tokenizer train stops, and writes nothing, where more documents than --bad allows cannot be used"""
+    lines = ['{"text": "some words"}'] * 93 + ['{"txt": "no text"}'] * 7
+    run.write("t.jsonl", "\n".join(lines))
+    train = lambda *more: run.result("tokenizer", "train", "--vocab", 260, "-o", run.path("t.json"), run.path("t.jsonl"), *more)
+    for more, percent in ((), 1), (("--bad", 6.5), 6.5):
+        code, out, err = train(*more)
+        check(code == 1 and f"7 of 100 documents cannot be used, more than the {percent}% that --bad allows\n" in err, err)
+        check("t.jsonl:94: " in err and not os.path.exists(run.path("t.json")), err)
+    code, out, err = train("--bad", 7)
+    check(code == 0 and "warning: 7 of 100 documents cannot be used and were left out" in err and os.path.exists(run.path("t.json")), err)
+
+
 def test_vocabulary_of_a_recipe_stops_early(run):
     """a vocabulary that a recipe trains is reported the same way, and once: a resumed run has it already"""
     run.write("t.txt", "some text here of words\n" * 300)

@@ -263,7 +263,7 @@ def test_tokenizer_train_field(run):
     check("none of 10 documents can be used" in err and f'{file}:1: no field "text"; the fields are "content", "id"' in err, err)
     check(not os.path.exists(out), "a tokenizer was written")
     for _ in range(2):   # the second from the cache
-        code, said, err = run.result("tokenizer", "train", "-o", out, "--vocab", 300, "--field", "content", file, "--json")
+        code, said, err = run.result("tokenizer", "train", "-o", out, "--vocab", 300, "--field", "content", file, "--bad", 10, "--json")
         result = json.loads(said)
         check(code == 0 and result["documents"] == 10 and result["unusable"] == 1 and result["vocab_most"] == 300, said + err)
         vocab = json.load(open(out))["model"]["vocab"]
