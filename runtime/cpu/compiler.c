@@ -172,20 +172,35 @@ static bool compiler_split(const char *name, lm_cpu_info *out) {
   return lm_executable_find(first, out->compiler, sizeof out->compiler);
 }
 
+static bool is_program(word w) {
+  char name[PATH_MAX];
+  char path[PATH_MAX];
+  bool fits = snprintf(name, sizeof name, "%.*s", (int)w.n, w.p) < (int)sizeof name;
+  return fits && lm_executable_find(name, path, sizeof path);
+}
+
+// The first option behind the last program of the words; none if there is none.
+static word option_of_last(const char *words) {
+  word option = {NULL, 0};
+  for (word w; (w = word_next(&words)).n;)
+    if (*w.p != '-' && is_program(w))
+      option.n = 0;
+    else if (*w.p == '-' && !option.n)
+      option = w;
+  return option;
+}
+
 // Options of the compiler could change the numbers of every kernel. Those of a program before it,
 // as in "env -u CPATH gcc", are that program's.
 static lm_status options_refuse(const char *variable, const char *name, const lm_cpu_info *cpu) {
-  const char *rest = cpu->compiler_words;
-  word last = {NULL, 0};
-  for (word w; (w = word_next(&rest)).n;)
-    last = w;
-  if (!last.n || *last.p != '-')
+  word option = option_of_last(cpu->compiler_words);
+  if (!option.n)
     return NULL;
   return lm_fail(LM_ENV,
-                 "%s is '%s', which ends with the option %.*s: set LMC_CC to the compiler alone, "
-                 "such as gcc, 'ccache gcc' or a path (quoted if it has blanks); lmc gives the "
-                 "options itself",
-                 variable, name, (int)last.n, last.p);
+                 "%s is '%s', which gives the compiler the option %.*s: set LMC_CC to the compiler "
+                 "alone, such as gcc, 'ccache gcc' or a path (quoted if it has blanks); lmc gives "
+                 "the options itself",
+                 variable, name, (int)option.n, option.p);
 }
 
 lm_status lm_cpu_compiler_find(const lm_cache *cache, lm_cpu_info *out) {

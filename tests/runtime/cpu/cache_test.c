@@ -262,7 +262,9 @@ static void error_test(void) {
   setenv("LMC_CC", "cc -frobnicate cc", 1);
   CHECK_FAILS(lm_cpu_exec_create(&plan, NULL, &e), LM_ENV, "leave the options out of LMC_CC");
   setenv("LMC_CC", "cc -Wl,-z,defs", 1);
-  CHECK_FAILS(lm_cpu_exec_create(&plan, NULL, &e), LM_ENV, "ends with the option -Wl,-z,defs");
+  CHECK_FAILS(lm_cpu_exec_create(&plan, NULL, &e), LM_ENV, "the option -Wl,-z,defs");
+  setenv("LMC_CC", "env -u CPATH cc -ffast-math -I /usr/include", 1);
+  CHECK_FAILS(lm_cpu_exec_create(&plan, NULL, &e), LM_ENV, "the option -ffast-math");
   CHECK(files_each(".c", file_remove) == 0);
   compiler_make("*unit-*.c) kill -9 $$");
   CHECK_FAILS(lm_cpu_exec_create(&plan, NULL, &e), LM_ENV, "signal 9");
