@@ -265,7 +265,7 @@ static void consumer(cuda_attend *e, lm_buf *b, const cuda_attend_work *w) {
                 w->rows);
   lm_buf_printf(b,
                 "for (;;) {\nlm_phase_wait(ready, stage, parity);\nconst int32_t tile = "
-                "lm_uniform(lm_get(tiles, stage));\nif (tile < 0) break;\n%s",
+                "lm_warp_uniform(lm_get(tiles, stage));\nif (tile < 0) break;\n%s",
                 TILE);
   lm_buf_printf(b, "%s%s}\n%s", w->tile, done, done);
   for (int i = 0; i < w->n_loops; i++)
@@ -324,7 +324,7 @@ int64_t cuda_attend_warpgroups_put(cuda_attend *e, lm_buf *b, bool per_tile) {
   lm_buf_add(b, e->producer.p, e->producer.n);
   lm_buf_printf(b,
                 "}\n} else {\nlm_registers_more(%d);\n"
-                "const int32_t group = lm_uniform(lm_thread() / %d);\n(void)group;\n",
+                "const int32_t group = lm_warp_uniform(lm_thread() / %d);\n(void)group;\n",
                 consumer_registers(per_tile), GROUP);
   lm_buf_add(b, e->consumer.p, e->consumer.n);
   lm_buf_puts(b, "}\n");
@@ -419,14 +419,14 @@ static void item_forward(cuda_attend *e, lm_buf *b, const cuda_attend_work *w) {
   item_begin(e, b, w);
   lm_buf_printf(b,
                 "%suint32_t w[%d][4];\nlm_phase_wait(ready, stage, parity);\nint32_t tile = "
-                "lm_uniform(lm_get(tiles, stage));\nif (tile >= 0) {\n{\n"
+                "lm_warp_uniform(lm_get(tiles, stage));\nif (tile >= 0) {\n{\n"
                 "lm_pingpong_wait(group);\n",
                 w->rows, e->cols / 16);
   forward_tile(e, b, scores,
                lm_arena_printf(e->g.arena, "%slm_wgmma_wait(0);\n%s", yields, settled));
   lm_buf_printf(b, "(void)change;\n%s}\nfor (;;) {\n%s", pack, next_of(e, 0));
   lm_buf_puts(b, "lm_phase_wait(ready, stage, parity);\n"
-                 "tile = lm_uniform(lm_get(tiles, stage));\n"
+                 "tile = lm_warp_uniform(lm_get(tiles, stage));\n"
                  "if (tile < 0) break;\nlm_pingpong_wait(group);\n");
   forward_tile(e, b, scores,
                lm_arena_printf(e->g.arena, "%s%slm_wgmma_wait(1);\n%s", values, yields, settled));

@@ -182,7 +182,7 @@ extern void lm_simt_wgmma_wait(int left, int line);
 extern void lm_simt_pingpong(int i, int count, int wait, int line);
 #define lm_pingpong_wait(i) lm_simt_pingpong(i, 256, 1, __LINE__)
 #define lm_pingpong_arrive(i) lm_simt_pingpong(i, 256, 0, __LINE__)
-#define lm_uniform(x) lm_shuffle_int(~0u, x, 0)
+#define lm_warp_uniform(x) lm_shuffle_int(~0u, x, 0)
 #define lm_group_barrier() lm_simt_pingpong(2, 256, 1, __LINE__)
 #define lm_roles_barrier() lm_simt_pingpong(3, 288, 1, __LINE__)
 #define lm_registers_fewer(n) ((void)0)

@@ -13,7 +13,7 @@
 
 // x, which is the same in all lanes of the warp. It comes from a lane, so that the compiler knows
 // that, and computes descriptors and addresses from it in uniform registers.
-LM_INLINE int32_t lm_uniform(int32_t x) {
+LM_INLINE int32_t lm_warp_uniform(int32_t x) {
   return __shfl_sync(~0u, x, 0);
 }
 LM_INLINE void lm_wgmma_fence() {
