@@ -62,13 +62,13 @@ static const double *row(const source *x, int64_t t, int64_t other, int64_t n, d
 
 // ---- elementwise
 
-static bool absorbs(double x, double y) {
-  return fabs(x) >= -LM_NEVER && !(fabs(y) >= LM_LARGE);
-}
-
-// A masked score, or a constant such as 1e30, absorbs small and unknown values.
+// A masked score absorbs small and unknown values, not a constant such as 1e30.
 static double negligible_sum(double x, double y) {
-  return absorbs(x, y) ? x : absorbs(y, x) ? y : x + y;
+  if (x <= LM_NEVER && !(fabs(y) >= LM_LARGE))
+    return x;
+  if (y <= LM_NEVER && !(fabs(x) >= LM_LARGE))
+    return y;
+  return x + y;
 }
 
 // A row whose maximum is masked is masked as a whole.
@@ -450,12 +450,30 @@ static bool is_large_factor(const lm_op *op, int which) {
                                : op->code == LM_OP_DIV && which == 1 && c * LM_LARGE <= 1;
 }
 
+// True if v may be a constant of this sign as large as a masked score, by a condition that is not
+// known: a masked score does not absorb it.
+static bool selects_large(const probe *p, const lm_value *v, int sign) {
+  const lm_op *op = v->def;
+  if (!lm_op_is(v, LM_OP_SELECT) || !is_unknown(p, op->in[0]))
+    return false;
+  for (uint32_t i = 1; i < op->n_in; i++) {
+    const lm_value *x = op->in[i];
+    while (lm_op_is(x, LM_OP_EXPAND) || lm_op_is(x, LM_OP_CAST))
+      x = x->def->in[0];
+    if (lm_op_is(x, LM_OP_CONST) && sign * x->def->attr.num >= LM_LARGE)
+      return true;
+  }
+  return false;
+}
+
 // The values of a top_k hold masked scores where fewer positions are visible.
 void lm_fact_large(probe *p, const lm_op *op) {
   fact *f = lm_fact(p, op->out[0]);
   if (op->out[0]->type.dtype == LM_BOOL)
     return;
-  f->large = lm_probe_best(p, op);
+  f->large = lm_probe_best(p, op) || selects_large(p, op->out[0], 1);
+  if (op->code == LM_OP_NEG || op->code == LM_OP_SUB)
+    f->large |= selects_large(p, op->in[op->n_in - 1], -1);
   for (uint32_t i = 0; i < op->n_in; i++)
     f->large |= lm_fact(p, op->in[i])->large;
   for (int i = 0; op->n_in == 2 && i < 2; i++)
