@@ -41,7 +41,7 @@ static void chain_run(const chain_case *c, uint64_t seed) {
   lm_buf_free(&text);
 }
 
-// A form beside the pattern: `from` in the text of the forward case is `to`.
+// A form beside the pattern: `from` in the text of a case is `to`.
 typedef struct near_case {
   const char *name, *from, *to;
 } near_case;
@@ -56,22 +56,51 @@ static const near_case near_cases[] = {
     {"an update by an operand", "dot %rb, %q1 over(j)", "dot %o1, %q1 over(j)"},
 };
 
-static void near_run(const near_case *c, uint64_t seed) {
-  lm_buf text = {0}, changed = {0};
-  chain_text(&chain_cases[0], &text);
-  const char *at = strstr(text.p, c->from);
-  CHECK(at);
+static const near_case mixed_near_cases[] = {
+    {"factors of two values", "%w = dot %l1, %e over(i)",
+     "%nf = neg %ef\n    %ne = cast %nf : bf16[b, h, i, v]\n    %w = dot %l1, %ne over(i)"},
+    {"factors of a value that is rounded twice", "%w = dot %l1, %e over(i)",
+     "%hf = cast %ef : f16[b, h, i, v]\n    %he = cast %hf : bf16[b, h, i, v]\n"
+     "    %w = dot %l1, %he over(i)"},
+    {"three factors", "%rf = add %z, %w1",
+     "%l2 = at %l0, %n [0, 1]\n    %y2 = dot %l2, %e over(i) : f32[b, h, j, v]\n"
+     "    %r2 = add %z, %y2\n    %rf = add %r2, %w1"},
+    {"a factor with the points innermost", "%l: bf16[c, j, b, h, i]", "%l: bf16[c, j, i, b, h]"},
+};
+static const chain_case mixed_near = {"", "b = 2, h = 2, c = 3, i = 16, j = 16, k = 32, v = 32",
+                                      CHAIN_MIXED, 1};
+// The factor is not square.
+static const chain_case oblong = {"", "b = 2, h = 2, c = 3, i = 32, j = 16, k = 32, v = 32",
+                                  CHAIN_MIXED, 1};
+
+static void near_text_run(const char *text, const char *name, uint64_t seed) {
+  run_both(text,
+           &(run_options){
+               .name = name, .tolerance = 1e-3, .rounds = true, .seed = seed, .kernels = a_loop});
+}
+
+static void near_run(const chain_case *of, const near_case *c, uint64_t seed) {
+  lm_buf text = {0}, more = {0}, changed = {0};
+  chain_text(of, &text);
   const char *argument = strstr(text.p, ") -> (");
-  lm_buf_add(&changed, text.p, (size_t)(argument - text.p));
-  lm_buf_puts(&changed, ", %k0: f32[b, h, k, v]");
-  lm_buf_add(&changed, argument, (size_t)(at - argument));
+  lm_buf_add(&more, text.p, (size_t)(argument - text.p));
+  lm_buf_printf(&more, ", %%k0: f32[b, h, k, v]%s%s",
+                of == &mixed_near ? ", %l0: bf16[c, b, h, j, i]" : "", argument);
+  const char *at = strstr(more.p, c->from);
+  CHECK(at);
+  lm_buf_add(&changed, more.p, (size_t)(at - more.p));
   lm_buf_printf(&changed, "%s%s", c->to, at + strlen(c->from));
-  run_both(
-      changed.p,
-      &(run_options){
-          .name = c->name, .tolerance = 1e-3, .rounds = true, .seed = seed, .kernels = a_loop});
+  near_text_run(changed.p, c->name, seed);
   lm_buf_free(&text);
+  lm_buf_free(&more);
   lm_buf_free(&changed);
+}
+
+static void oblong_run(uint64_t seed) {
+  lm_buf text = {0};
+  chain_text(&oblong, &text);
+  near_text_run(text.p, "a factor that is not square", seed);
+  lm_buf_free(&text);
 }
 
 // Operands have 3 * 2^30 elements, so their indices need 64 bits.
@@ -118,7 +147,10 @@ int main(int argc, char **argv) {
       chain_run(&chain_cases[i], i);
   for (size_t i = 0; i < LM_COUNT(near_cases); i++)
     if (case_is_chosen(near_cases[i].name, only))
-      near_run(&near_cases[i], i);
+      near_run(&chain_cases[0], &near_cases[i], i);
+  for (size_t i = 0; i < LM_COUNT(mixed_near_cases); i++)
+    if (case_is_chosen(mixed_near_cases[i].name, only))
+      near_run(&mixed_near, &mixed_near_cases[i], i);
   if (only)
     return 0;
   // With 64 columns these take 116 KB, with 32 they fit.
@@ -126,6 +158,7 @@ int main(int argc, char **argv) {
   // These fit with the tiles of one position alone.
   small_memory_check(CHAIN_MIXED, 64, 99, false);
   small_memory_check(CHAIN_MIXED_BACKWARD, 64, 99, false);
+  oblong_run(1);
   wide_check(CHAIN_FORWARD);
   wide_check(CHAIN_BACKWARD);
 }
