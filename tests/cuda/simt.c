@@ -443,6 +443,12 @@ API void lm_simt_warp_sync(uint32_t mask, int line) {
 API uint64_t lm_simt_exchange(uint32_t mask, uint64_t x, int32_t from, int line) {
   return simt_exchange(EXCHANGE, mask, x, from, line);
 }
+API int32_t lm_simt_warp_uniform(int32_t x, int line) {
+  int32_t first = (int32_t)lm_simt_exchange(~0u, (uint32_t)x, 0, line);
+  if (x != first)
+    simt_report_add(line, "has %d where the first lane of its warp has %d", x, first);
+  return first;
+}
 API uint32_t lm_simt_vote(bool x, int line) {
   return (uint32_t)simt_exchange(VOTE, ~0u, x, 0, line);
 }

@@ -121,15 +121,19 @@ API void lm_simt_proxy_fence(void) {
 
 // The offset of element (line, k) of a matrix of 64 or n lines and 16 k, by its descriptor: bits
 // 0-13 are the address, 16-29 and 32-45 the leading and the stride offset, all in units of 16
-// bytes; 62-63 the swizzle. k has unit stride, or, if transposed, lines have.
+// bytes; 62-63 the swizzle. The others are 0: a sum that leaves its field sets one of them. k has
+// unit stride, or, if transposed, lines have.
 int64_t simt_matrix_offset(uint64_t at, int line, int k, bool transposed, int text_line) {
   static const int widths[] = {16, 128, 64, 32};
+  static const uint64_t others = 0x3fffc000c000c000;
   int64_t start = (int64_t)(at & 0x3fff) << 4;
   int64_t leading = (int64_t)(at >> 16 & 0x3fff) << 4;
   int64_t stride = (int64_t)(at >> 32 & 0x3fff) << 4;
   int64_t offset;
   int width = widths[at >> 62];
   int per = width / 2;
+  if (at & others)
+    simt_report_add(text_line, "a descriptor with a field that is too large");
   if (start & 0x3ff & ~(width - 1) && width > 16)
     simt_report_add(text_line, "a swizzled matrix that begins within a pattern");
   if (transposed && width == 16)

@@ -43,6 +43,9 @@ static const plant plants[] = {
      "lm_phase_expect(ready, stage, 32768);\n"},
     {"sm_90a", "lm_wgmma_wait(1);\n", "\n"}, // reads the next scores while they are computed
     {"sm_90a", "lm_pingpong_arrive(1 - group);\n", "\n"},
+    // lanes of a warp differ, the first of which has the right number
+    {"sm_90a", "lm_warp_uniform(lm_thread() / 128)", "lm_warp_uniform((lm_thread() + 16) / 128)"},
+    {"sm_90a", "lm_warp_uniform(lm_get(tiles, stage))", "lm_get(tiles, 0)"},
     {"sm_90a", "LM_GROUP_FETCH(b3 + stage",
      "LM_GROUP_FETCH(b3 + 512 + stage"},  // half a pattern off
     {"sm_90a", "col0, 0", "col0 + 1, 0"}, // one position off: no race, but other bits

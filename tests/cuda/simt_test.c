@@ -355,6 +355,17 @@ static void test_wgmmas(void) {
   wgmmas_find(astray, "begins within a pattern");
 }
 
+// An address beyond its field, and a leading offset.
+static void test_wide_fields(void) {
+  static const uint64_t too_large[] = {(1 << 18) >> 4, (uint64_t)(1 << 18) >> 4 << 16};
+  for (size_t i = 0; i < LM_COUNT(too_large); i++) {
+    simt_matrix_offset(too_large[i], 0, 0, false, 0);
+    char *found = simt_report_take();
+    CHECK(found && strstr(found, "a field that is too large"));
+    lm_free(found);
+  }
+}
+
 // Offsets by hand from the figures of PTX: 16-byte units of a line, exchanged by the line's number.
 static void test_descriptors(void) {
   enum {
@@ -516,5 +527,6 @@ int main(void) {
   test_case(&(simt_case){"forever", forever, "a phase that never ends"}, in);
   test_wgmmas();
   test_descriptors();
+  test_wide_fields();
   test_boxes();
 }

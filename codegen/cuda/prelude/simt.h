@@ -32,6 +32,7 @@ extern void lm_simt_grid_begin(void);
 extern void lm_simt_barrier(int line);
 extern void lm_simt_warp_sync(uint32_t mask, int line);
 extern uint64_t lm_simt_exchange(uint32_t mask, uint64_t x, int32_t from, int line);
+extern int32_t lm_simt_warp_uniform(int32_t x, int line);
 extern uint32_t lm_simt_vote(bool x, int line);
 
 #define LM_SHARED(T, name, n) T *name = (T *)lm_simt_shared(#name, (int64_t)sizeof(T) * (n))
@@ -182,7 +183,7 @@ extern void lm_simt_wgmma_wait(int left, int line);
 extern void lm_simt_pingpong(int i, int count, int wait, int line);
 #define lm_pingpong_wait(i) lm_simt_pingpong(i, 256, 1, __LINE__)
 #define lm_pingpong_arrive(i) lm_simt_pingpong(i, 256, 0, __LINE__)
-#define lm_warp_uniform(x) lm_shuffle_int(~0u, x, 0)
+#define lm_warp_uniform(x) lm_simt_warp_uniform(x, __LINE__)
 #define lm_group_barrier() lm_simt_pingpong(2, 256, 1, __LINE__)
 #define lm_roles_barrier() lm_simt_pingpong(3, 288, 1, __LINE__)
 #define lm_registers_fewer(n) ((void)0)
