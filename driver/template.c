@@ -175,6 +175,21 @@ int32_t lm_session_source_start(const lm_session *s, const lm_recipe_source *x) 
   return id;
 }
 
+// A warning if answers end with a marker such as <|im_end|> that is no token of the tokenizer.
+static void marker_check(const lm_session *s, const lm_recipe_source *x, const lm_chat *c) {
+  lm_buf stop = {0};
+  int32_t id = -1;
+  lm_status fault = lm_chat_stop(c, &stop, &id); // the sources report what a template cannot do
+  char *begin = !fault && id < 0 && stop.n ? strstr(stop.p, "<|") : NULL;
+  char *end = begin ? strstr(begin, "|>") : NULL;
+  if (end) {
+    end[2] = 0;
+    LM_REPORT(s->project.ctx, x->template_loc, W21D, begin);
+  }
+  lm_status_free(fault);
+  lm_buf_free(&stop);
+}
+
 const lm_chat *lm_session_source_chat(const lm_session *s, const lm_recipe_source *x) {
   lm_chat *c = LM_NEW(s->project.ctx->arena, lm_chat);
   bool chat = x->kind == LM_RECIPE_SOURCE_CHAT;
@@ -189,5 +204,7 @@ const lm_chat *lm_session_source_chat(const lm_session *s, const lm_recipe_sourc
   if (x->start)
     c->start = lm_session_source_start(s, x);
   lm_session_chat_fill(s, chat || x->template, c);
+  if (c->template && !s->project.bundle)
+    marker_check(s, x, c);
   return c;
 }

@@ -104,6 +104,21 @@ def test_completions_then_chat(run):
     check(p.returncode == 0 and out.endswith("\n"), err)
 
 
+def test_markers_of_no_token(run):
+    """a template whose markers the tokenizer does not have is named; one without markers, and a tokenizer that has them, are not"""
+    said = "warning[W21D]: answers end with <|im_end|>, which is no special token of the tokenizer"
+    check(said in run.result("data", program(run, 'chat("talk.jsonl", template = "chatml")'))[2])
+    check("W21D" not in run.result("data", program(run, 'chat("talk.jsonl", template = "plain")'))[2])
+    tokenizer = run.write("t/tokenizer.json", "")
+    run("tokenizer", "train", run.write("t.txt", "ping"), "--vocab", 257, "--out", tokenizer)
+    made = json.load(open(tokenizer))
+    made["added_tokens"] += [{"id": 257 + i, "content": x, "special": True} for i, x in enumerate(["<|im_start|>", "<|im_end|>"])]
+    json.dump(made, open(tokenizer, "w"))
+    file = program(run, 'chat("talk.jsonl", template = "chatml")')
+    code, out, err = run.result("data", run.write("special.lm", open(file).read().replace("pack", 'tokenizer = bpe("t/tokenizer.json"); pack')))
+    check(code == 0 and "W21D" not in err, err)
+
+
 def test_template_in_run(run):
     """the run keeps the template; export writes it; another one is another run"""
     run.write("my.jinja", "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>\n{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}")
