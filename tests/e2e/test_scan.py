@@ -392,7 +392,7 @@ recipe R {{ model = Start; data = Replay; run = 1 steps; batch = {seq} tokens; m
     got = {mode: run.trace(file, "--values", "logits,grads", "--names", "hf", *args) for mode, args in modes.items()}
     for name, x in want.items():
         error = {mode: distance(got[mode][name], x) for mode in modes}
-        within(f"{name}, of the loop", error["loop"], 2e-5)
+        within(f"{name}, of the loop", error["loop"], 5e-5)   # of d.b 2.9e-5 with AVX2, 3.2e-5 with SSE2
         within(f"{name}, in chunks", error["chunks"], max(2e-6, 4 * error["loop"]))
 
 
