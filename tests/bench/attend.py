@@ -8,9 +8,10 @@ the figure is the least time of N spans, divided by the time of a chain of addit
 of 32 queries by 32 keys that the causal mask leaves. The bound: one multiply-add (of pairs in bf16 with AVX512-BF16) of 512 bits a cycle in the GEMMs, and
 eleven for 16 exponentials, as on a Zen 4. Columns: cycles, the last program ÷ the first, the bound, the last program ÷ the bound.
 """
-import argparse, ctypes, glob, math, os, re, subprocess, tempfile
+import argparse, ctypes, os, re, subprocess, tempfile
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from cycles import ROOT, SIZES, compiled, halves, least_cycles, operand_bytes, pointers, timer
+
 # By head dimension: batches, positions of a row, heads, keywords of the model.
 MODELS = {32: ("bench-6m", 256, 8, "d = 256, vocab = 4096"), 64: ("bench-124m", 512, 12, "d = 768, vocab = 32_000"),
           128: ("bench-124m", 512, 8, "d = 768, vocab = 32_000")}
@@ -22,25 +23,6 @@ recipe Bench {{
   data = Random; seed = 1; run = 1 steps; batch = 4Ki tokens; micro = 4Ki tokens; optimizer = sgd(lr = 1e-3)
 }}
 """
-SIZES = {"float": 4, "uint16_t": 2, "int32_t": 4}
-HELPER = r"""
-#define _GNU_SOURCE
-#include <stdint.h>
-#include <time.h>
-typedef void kernel(char *const *, const int64_t *, int64_t, int64_t);
-static double now(void) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec * 1e9 + t.tv_nsec; }
-double run(kernel *k, char *const *buf, int64_t points) {
-  double from = now();
-  k(buf, 0, 0, points);
-  return now() - from;
-}
-double cycle(void) {
-  double from = now();
-  uint64_t x = 1;
-  for (int i = 0; i < 4000; i++) __asm__ volatile("add %0, %0\nadd %0, %0\nadd %0, %0\nadd %0, %0\nadd %0, %0" : "+r"(x));
-  return (now() - from) / 2e4;
-}
-"""
 
 
 class Kernel:
@@ -49,7 +31,7 @@ class Kernel:
     def __init__(self, line, folder):
         self.name = re.search(r"kernel (a[0-9a-f]+)", line)[1]
         source = open(f"{folder}/plan/kernels/{self.name}.c").read()
-        self.bytes = [int(x) for x in re.findall(r"\[[^\]]*: (\d+)\]", line.split("//")[0].split(" over ")[1])]
+        self.bytes = operand_bytes(line.split("//")[0].split(" over ")[1])
         self.types = re.findall(r"(?:const )?(\w+) \*[ar]\d+ = ", source)
         self.types += ["float"] * (len(self.bytes) - len(self.types))  # the workspace
 
@@ -67,15 +49,12 @@ def tiles(build, level, folder):
     return given()
 
 
-def compiled(build, level, compute, e, folder):
+def kernels_of(build, level, compute, e, folder):
     """The two kernels of attention by their names in the plan."""
-    env = dict(os.environ, LMC_CACHE=folder + "/cache", LMC_CPU=level)
     batches, _, heads, sizes = MODELS[e]
     with open(folder + "/m.lm", "w") as f:
         f.write(PROGRAM.format(root=ROOT, batches=batches, heads=heads, groups=GROUPS, e=e, sizes=sizes))
-    subprocess.run([build + "/lmc", "compile", folder + "/m.lm", "--set", f"precision.compute={compute}", "-o", folder + "/plan"],
-                   env=env, check=True, stdout=subprocess.DEVNULL)
-    units = [ctypes.CDLL(os.path.abspath(f)) for f in glob.glob(folder + "/cache/**/*.so", recursive=True)]
+    units = compiled(build + "/lmc", folder + "/m.lm", level, compute, folder)
     given, found = tiles(build, level, folder), {}
     for line in open(folder + "/plan/plan.txt"):
         m = re.search(r"^ +\d+ +kernel a[0-9a-f]+ over .*// (attend\w*) ", line)
@@ -99,7 +78,7 @@ def buffers(kernel, seq):
         n //= SIZES[t]
         x = draw.standard_normal(n, dtype="f4")
         if t == "uint16_t":
-            x = (x.view("u4") >> 16).astype("u2")
+            x = halves(x)
         elif t == "int32_t" and i == whole[0]:
             side = seq // SIDE
             one = numpy.tril(numpy.full((side, side), SIDE * SIDE), -1) + numpy.diag(numpy.full(side, SIDE * (SIDE + 1) // 2))
@@ -108,10 +87,6 @@ def buffers(kernel, seq):
             x = numpy.tile(numpy.arange(seq), n // seq).astype("i4") if i in whole[1:3] else numpy.zeros(n, "i4")
         out.append(numpy.ascontiguousarray(x))
     return out
-
-
-def pointers(arrays):
-    return (ctypes.c_void_p * len(arrays))(*[a.ctypes.data for a in arrays])
 
 
 def operands(kernels, name, seq, points):
@@ -125,18 +100,14 @@ def operands(kernels, name, seq, points):
     return arrays
 
 
-def report(helper, name, programs, title, e, multiply, spans):
+def report(clock, name, programs, title, e, multiply, spans):
     _, seq, heads, _ = MODELS[e]
     rows = seq // SIDE
     points = heads // GROUPS * rows  # the heads of a group
     arrays = operands(programs[0], name, seq, points)
     count = 1 if name == "attend_vjp" else points
-    least, cycle = [math.inf] * len(programs), math.inf
-    for _ in range(spans):
-        cycle = min(cycle, helper.cycle())
-        for i, kernels in enumerate(programs):
-            least[i] = min(least[i], helper.run(kernels[name].call, pointers(arrays), ctypes.c_int64(count)))
-    cycles = [t / cycle / (rows * (rows + 1) // 2 * (heads // GROUPS)) for t in least]
+    kernels = [found[name] for found in programs]
+    cycles = [t / (rows * (rows + 1) // 2 * (heads // GROUPS)) for t in least_cycles(clock, kernels, pointers(arrays), count, spans)]
     bound = (5 if name == "attend_vjp" else 2) * SIDE * SIDE * e / multiply + 11 * SIDE * SIDE / 16
     print(f"  {title:32}" + "".join(f"{c:8.0f}" for c in cycles) + f"{cycles[-1] / cycles[0]:8.2f}{bound:8.0f}{cycles[-1] / bound:8.2f}", flush=True)
 
@@ -151,19 +122,16 @@ def main():
     o = p.parse_args()
     pairs = "avx512_bf16" in open("/proc/cpuinfo").read()
     with tempfile.TemporaryDirectory() as folder:
-        open(folder + "/helper.c", "w").write(HELPER)
-        subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", folder + "/helper.so", folder + "/helper.c"], check=True)
-        helper = ctypes.CDLL(folder + "/helper.so")
-        helper.run.restype = helper.cycle.restype = ctypes.c_double
+        clock = timer(folder)
         for level, compute, e in ((a, b, c) for a in o.levels for b in o.compute for c in o.heads):
             programs = []
             for i, build in enumerate(o.build):
                 at = f"{folder}/{level}.{compute}.{e}.{i}"
                 os.makedirs(at)
-                programs.append(compiled(os.path.abspath(build), level, compute, e, at))
+                programs.append(kernels_of(os.path.abspath(build), level, compute, e, at))
             multiply = 32 if level == "native" and compute == "bf16" and pairs else 16
             for name in ("attend", "attend_vjp"):
-                report(helper, name, programs, f"{level} {compute} {e} {name}", e, multiply, o.spans)
+                report(clock, name, programs, f"{level} {compute} {e} {name}", e, multiply, o.spans)
 
 
 main()

@@ -6,33 +6,15 @@ A kernel runs on one core on rows that stay in the L2 cache. The kernels of all 
 the least time of N spans of about 50 us, divided by the time of a chain of additions, each of which takes one cycle. So a busy machine
 changes nothing but the time that the script takes. Columns: cycles for 16 elements, then the ratio of the first program to the last.
 """
-import argparse, ctypes, glob, math, os, re, subprocess, sys, tempfile
+import argparse, os, re, tempfile
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from cycles import ROOT, SIZES, compiled, halves, least_cycles, operand_bytes, pointers, timer
+
 # What the row is, operations in the plan's note, numbers of operands and results; of several kernels, the one of most elements.
 ROWS = [("SwiGLU forward", "logistic", 2, 1), ("SwiGLU backward", "logistic", 3, 3), ("RMS norm, rows of 256", "sum+rsqrt", 2, 2),
         ("residual, RMS norm", "sum+rsqrt", 3, 3), ("RMS norm backward, rows of 256", "rsqrt+sum", 7, 3),
         ("q norm + rope, rows of 32", "sum+rsqrt", 4, 2), ("q norm + rope backward, rows of 32", "rsqrt+sum", 6, 2),
         ("softmax + loss, rows of 4096", "max+exp+sum+log", 3, 2), ("sum of squares, rows of 1024", "sum", 1, 1)]
-SIZES = {"float": 4, "uint16_t": 2, "int32_t": 4, "double": 8}
-HELPER = r"""
-#define _GNU_SOURCE
-#include <stdint.h>
-#include <time.h>
-typedef void kernel(char *const *, const int64_t *, int64_t, int64_t);
-static double now(void) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec * 1e9 + t.tv_nsec; }
-double run(kernel *k, char *const *buf, int64_t points, int times) {
-  double from = now();
-  for (int i = 0; i < times; i++) k(buf, 0, 0, points);
-  return (now() - from) / times;
-}
-double cycle(void) {
-  double from = now();
-  uint64_t x = 1;
-  for (int i = 0; i < 20000; i++) __asm__ volatile("add %0, %0\nadd %0, %0\nadd %0, %0\nadd %0, %0\nadd %0, %0" : "+r"(x));
-  return (now() - from) / 1e5;
-}
-"""
 
 
 class Kernel:
@@ -45,18 +27,15 @@ class Kernel:
         buffers = line.split("//")[0].split(" over ")[1]
         self.points = int(buffers.split()[0])
         types = re.findall(r"(const )?(\w+) \*[ar]\d+ = ", source)
-        sizes = [int(x) for x in re.findall(r"\[[^\]]*: (\d+)\]", buffers.split(" workspace ")[0])]
+        sizes = operand_bytes(buffers.split(" workspace ")[0])
         self.types = [t for _, t in types]
         self.n_in = sum(bool(c) for c, _ in types)
         self.counts = [n // SIZES[t] for n, t in zip(sizes, self.types)]
         self.elements = max(self.counts) / self.points if self.counts else 0
 
 
-def compiled(lmc, level, compute, folder):
-    env = dict(os.environ, LMC_CACHE=folder + "/cache", LMC_CPU=level)
-    subprocess.run([lmc, "compile", f"{ROOT}/examples/bench-6m.lm", "--set", f"precision.compute={compute}", "-o", folder + "/plan"],
-                   env=env, check=True, stdout=subprocess.DEVNULL)
-    units = [ctypes.CDLL(os.path.abspath(f)) for f in glob.glob(folder + "/cache/**/*.so", recursive=True)]
+def kernels_of(lmc, level, compute, folder):
+    units = compiled(lmc, f"{ROOT}/examples/bench-6m.lm", level, compute, folder)
     kernels = []
     for line in open(folder + "/plan/plan.txt"):
         found = re.search(r"^ +\d+ +kernel (k[0-9a-f]+) over ", line)
@@ -80,7 +59,7 @@ def buffers(kernel, points):
     for i, (t, n) in enumerate(zip(kernel.types, kernel.counts)):
         x = draw.standard_normal(n, dtype="f4")
         if t == "uint16_t":
-            x = (x.view("u4") >> 16).astype("u2")
+            x = halves(x)
         elif t == "int32_t":
             x = draw.integers(0, 256, n, dtype="i4")
         elif t == "float" and n < most:
@@ -98,15 +77,12 @@ def main():
     p.add_argument("--only", default="")
     o = p.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        open(folder + "/helper.c", "w").write(HELPER)
-        subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", folder + "/helper.so", folder + "/helper.c"], check=True)
-        helper = ctypes.CDLL(folder + "/helper.so")
-        helper.run.restype = helper.cycle.restype = ctypes.c_double
+        clock = timer(folder)
         for level in o.levels:
             programs = []
             for i, lmc in enumerate(o.lmc):
                 os.makedirs(f"{folder}/{level}{i}")
-                programs.append(compiled(os.path.abspath(lmc), level, o.compute, f"{folder}/{level}{i}"))
+                programs.append(kernels_of(os.path.abspath(lmc), level, o.compute, f"{folder}/{level}{i}"))
             print(f"LMC_CPU={level}, {o.compute}: cycles for 16 elements" + (", first / last" if len(o.lmc) > 1 else ""))
             for row in ROWS:
                 if o.only not in row[0]:
@@ -115,20 +91,14 @@ def main():
                 if not all(ks):
                     print(f"  {row[0]:36}  no such kernel")
                     continue
-                report(helper, row[0], ks, o.spans)
+                report(clock, row[0], ks, o.spans)
 
 
-def report(helper, name, kernels, spans):
+def report(clock, name, kernels, spans):
     first = kernels[0]
     points = max(1, min(first.points, int(32768 / first.elements)))
     arrays = buffers(first, points)
-    pointers = (ctypes.c_void_p * len(arrays))(*[a.ctypes.data for a in arrays])
-    least, cycle = [math.inf] * len(kernels), math.inf
-    for span in range(spans):
-        cycle = min(cycle, helper.cycle())
-        for i, k in enumerate(kernels):
-            least[i] = min(least[i], helper.run(k.call, pointers, ctypes.c_int64(points), 3 if span else 1))
-    cycles = [t / cycle / (points * first.elements) * 16 for t in least]
+    cycles = [t / (points * first.elements) * 16 for t in least_cycles(clock, kernels, pointers(arrays), points, spans, times=3)]
     print(f"  {name:36}" + "".join(f"{c:8.1f}" for c in cycles) + (f"{cycles[0] / cycles[-1]:8.2f}" if len(cycles) > 1 else ""), flush=True)
 
 
