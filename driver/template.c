@@ -175,7 +175,8 @@ int32_t lm_session_source_start(const lm_session *s, const lm_recipe_source *x) 
   return id;
 }
 
-// A warning if answers end with a marker such as <|im_end|> that is no token of the tokenizer.
+// Warns if the template ends answers with a marker, such as <|im_end|>, that is not a special token
+// of the tokenizer.
 static void marker_check(const lm_session *s, const lm_recipe_source *x, const lm_chat *c) {
   lm_buf stop = {0};
   int32_t id = -1;

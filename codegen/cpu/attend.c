@@ -1,7 +1,8 @@
 // attend.c - attention as C: the function around the tiles, and the forward pass.
 //
-// A point is one tile of t at one point of the parallel axes. For the tiles of s that are not
-// masked, up to four at once (Milakov & Gimelshein 2018, Dao et al. 2022):
+// A point is one tile of t at one point of the parallel axes. It walks over the tiles of s that are
+// not fully masked, and computes up to four of them together by an online softmax (Milakov &
+// Gimelshein 2018, Dao et al. 2022):
 //
 //   x = score (-1e30 where masked)
 //   m' = max(m, max x)

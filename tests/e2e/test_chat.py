@@ -106,7 +106,7 @@ def test_completions_then_chat(run):
 
 def test_markers_of_no_token(run):
     """a template whose markers the tokenizer does not have is named; one without markers, and a tokenizer that has them, are not"""
-    said = "warning[W21D]: answers end with <|im_end|>, which is no special token of the tokenizer"
+    said = "warning[W21D]: the template ends answers with <|im_end|>, which is not a special token of this tokenizer"
     check(said in run.result("data", program(run, 'chat("talk.jsonl", template = "chatml")'))[2])
     check("W21D" not in run.result("data", program(run, 'chat("talk.jsonl", template = "plain")'))[2])
     tokenizer = run.write("t/tokenizer.json", "")

@@ -118,9 +118,10 @@ static lm_value *as_own(lm_chunked *x, lm_value *v) {
   return lm_widen_to(x->b, lm_emit_cast(x->b, v, x->of->dtype), t);
 }
 
-// The chain whose derivative is that of d, where h and r have the values of `value`: its factors
-// are constants, and GEMMs of all factors with these values are terms of own and added. The
-// derivative of the inverse is in own, too:
+// A chain with the same derivative as d at the point where h and r have the values of `value`. The
+// loop of this chain multiplies by constant factors. What depends on the derivatives of the factors
+// is computed before the loop, by one GEMM over all chunks for each factor, and is a part of `own`
+// and `added`. The derivative of the inverse is a part of `own`:
 //   dr = inverse * (d own + d matrix * r + d of_h * h)   where h is constant
 static chain tangent(lm_chunked *x, const chain *d, lm_value *matrix, const chained *value) {
   lm_builder *b = x->b;
