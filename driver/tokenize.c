@@ -8,6 +8,7 @@
 #include "driver/outputs.h"
 #include "dsl/syntax/ast.h"
 #include "runtime/data/feed/data.h"
+#include "runtime/data/rows/unusable.h"
 
 // ---- SPEC
 
@@ -151,14 +152,6 @@ static lm_status vocabulary_write(const char *path, const lm_buf *json, lm_vocab
   return lm_file_write_atomic(path, json->p, json->n);
 }
 
-static lm_status unusable_check(const lm_data_trained_on *on, double bad) {
-  if (100.0 * (double)on->unusable <= bad * (double)on->documents)
-    return NULL;
-  return lm_fail(
-      LM_USER, "%lld of %lld documents cannot be used, more than the %g%% that --bad allows\n%.*s",
-      (long long)on->unusable, (long long)on->documents, bad, (int)on->list.n - 1, on->list.p);
-}
-
 void lm_vocabulary_note(const lm_events *e, int64_t vocab, int64_t most, const char *option) {
   if (vocab < most)
     lm_event_note(e, "the vocabulary has %lld tokens, fewer than the %lld that %s asks for",
@@ -179,13 +172,13 @@ lm_status lm_vocabulary_train(lm_arena *a, const lm_events *e, const lm_vocabula
   lm_data_options data = {
       .sources = sources_make(a, o),
       .n_sources = (int)o->n_files,
-      .bad = 1,
   };
   lm_buf json = {0};
   LM_TRY(lm_data_cache_dir(a, &data.cache));
   lm_status s = lm_data_tokenizer_train(&data, kind, o->vocab, &json, &out->on);
+  lm_unusable u = {(uint64_t)out->on.documents, (uint64_t)out->on.unusable, out->on.list.p};
   if (!s)
-    s = unusable_check(&out->on, o->bad);
+    s = lm_unusable_check(&u, o->bad, "--bad", "");
   if (!s)
     s = vocabulary_write(o->path, &json, out);
   if (!s)

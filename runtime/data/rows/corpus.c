@@ -11,10 +11,10 @@
 #include "runtime/base/file.h"
 #include "runtime/base/parallel.h"
 #include "runtime/data/rows/corpus_tail.h"
+#include "runtime/data/rows/unusable.h"
 
 enum {
   CHUNK = 128 << 10,
-  LISTED = 20,
   HOPELESS_MIN = 10000
 };
 
@@ -250,7 +250,7 @@ static void fault_note(build *b, const lm_text_span *s, const result *r) {
   if (b->doc_bad)
     return; // report one fault per document
   b->doc_bad = true;
-  if (b->bad++ < LISTED)
+  if (b->bad++ < LM_UNUSABLE_LISTED)
     lm_buf_printf(&b->list, "%s:%llu: %s\n", b->files->files[s->file].path,
                   (unsigned long long)r->line, r->fault);
 }
@@ -306,21 +306,9 @@ static lm_status round_run(build *b) {
 // ---- bad documents
 
 static lm_status bad_check(const lm_data_options *o, uint64_t read, uint64_t bad, const char *list,
-                           const char *sofar) {
-  if (!bad || (double)bad <= o->bad * (double)read)
-    return NULL;
-  uint64_t more = bad > LISTED ? bad - LISTED : 0;
-  lm_buf rest = {0};
-  if (more)
-    lm_buf_printf(&rest, "… and %llu more\n", (unsigned long long)more);
-  lm_status s =
-      lm_fail(LM_USER,
-              "%llu of %llu documents%s cannot be used, more than the %g%% that `bad` allows\n%s%s",
-              (unsigned long long)bad, (unsigned long long)read, sofar, 100 * o->bad, list,
-              rest.p ? rest.p : "");
-  lm_buf_free(&rest);
-  s->text[strlen(s->text) - 1] = 0; // remove the last line break
-  return s;
+                           const char *scope) {
+  lm_unusable u = {read, bad, list};
+  return lm_unusable_check(&u, 100 * o->bad, "`bad`", scope);
 }
 
 static lm_status rounds_run(build *b) {

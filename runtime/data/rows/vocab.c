@@ -8,13 +8,13 @@
 #include "runtime/base/parallel.h"
 #include "runtime/base/processors.h"
 #include "runtime/data/rows/corpus.h"
+#include "runtime/data/rows/unusable.h"
 #include "runtime/tokenizer/tokenizer.h"
 #include "runtime/tokenizer/train.h"
 
 enum {
   TEXT_MAX = 1 << 30,
-  FORMAT = 3,
-  LISTED = 20
+  FORMAT = 3
 };
 
 typedef struct {
@@ -50,7 +50,7 @@ static void span_count(void *user, int64_t i, int worker) {
 
 static void fault_add(counting *c, const lm_text_span *s, const fault *f) {
   const char *path = c->files->files[s->file].path;
-  if (c->on->unusable++ >= LISTED)
+  if (c->on->unusable++ >= LM_UNUSABLE_LISTED)
     return;
   lm_buf_printf(&c->on->list, "%s:%llu: %s\n", path, (unsigned long long)f->line, f->text);
 }
@@ -148,7 +148,7 @@ static bool list_is_valid(int64_t unusable, const char *list, size_t n) {
   if (!n || !unusable)
     return !n && !unusable;
   return list[n - 1] == '\n' && !memchr(list, 0, n) &&
-         lines >= (unusable < LISTED ? unusable : LISTED);
+         lines >= (unusable < LM_UNUSABLE_LISTED ? unusable : LM_UNUSABLE_LISTED);
 }
 
 // The hashes of a file only tell that it is as it was sealed.
